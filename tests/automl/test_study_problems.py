@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 from small_studies import RATE, carry_out, history, write_study
 
+from vidqa.automl.finals import removable
+from vidqa.automl.history import History
 from vidqa.automl.journal import JOURNAL
 from vidqa.automl.plan import PlanRequest, plan, write
 from vidqa.automl.settings import Steps, read_settings, write_settings
 from vidqa.automl.status import status
+from vidqa.automl.study import open_study
 from vidqa.automl.trials import check_steps
 from vidqa.core.problem import ProblemError
 
@@ -159,3 +162,14 @@ def test_steps_that_do_not_add_up(tmp_path: Path, resumed: int, ended: int) -> N
     (tmp_path / "status.json").write_text(json.dumps({"state": "COMPLETE", "step": ended}))
     with pytest.raises(ProblemError, match=r"INTERNAL(.|\n)*(the rung before ended|it was to end) at step"):
         check_steps(tmp_path, before=2, target=8)
+
+
+def test_a_re_run_that_never_started_leaves_nothing_to_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder has no name, and would mean the one in which the controller stands."""
+    study = open_study(write_study(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    monkeypatch.chdir(tmp_path)
+    unstarted, run = History(), History()
+    unstarted.scores = {"final-0/seed-1": {"failed": "refused", "train_run": "."}, "test/baseline": {}}
+    run.scores = {"final-0/seed-1": {"train_run": str(tmp_path)}}
+    assert removable(study, unstarted) == [] and removable(study, run) == [tmp_path / "checkpoints"]

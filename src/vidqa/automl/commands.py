@@ -4,7 +4,6 @@ stops it; and trials by hand, for a person or a coding agent.
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import sys
@@ -35,7 +34,7 @@ from vidqa.core.cli import USAGE, Result, command
 from vidqa.core.environment import child_environment, python_path
 from vidqa.core.files import read_object, remove
 from vidqa.core.problem import INTERNAL, Exit, Problem, exit_code_of, raise_errors
-from vidqa.spec.layers import parse_set, parse_value
+from vidqa.spec.layers import parse_set, text_of
 
 LOG, OUTPUT = "controller.log", "controller.json"
 POLL_S = 0.5
@@ -194,10 +193,5 @@ def _send(folder: Path, verb: str, content: dict[str, Any], repairs: list[str]) 
 
 
 def _enqueue_command(folder: Path, values: dict[str, Any]) -> str:
-    words = [word for key, value in values.items() for word in ("--set", f"{key}={_written(value)}")]
+    words = [word for key, value in values.items() for word in ("--set", f"{key}={text_of(value)}")]
     return command("run_automl", "enqueue", "--study", folder, *words)
-
-
-def _written(value: Any) -> str:
-    """A value as --set reads it back: a name as it is, but "none" in quotes; anything else as JSON."""
-    return value if isinstance(value, str) and parse_value(value) == value else json.dumps(value)

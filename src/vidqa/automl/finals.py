@@ -140,7 +140,8 @@ def removable(study: Study, history: History) -> list[Path]:
             folders.append(run / "checkpoints")
             if trial.number not in best and trial is not history.template:
                 folders.append(run / "safetensors")
-    folders += [Path(score["train_run"]) / "checkpoints" for score in history.scores.values() if score.get("train_run")]
+    reruns = [Path(score.get("train_run", "")) for score in history.scores.values()]
+    folders += [run / "checkpoints" for run in reruns if run.name]  # "." where no job was started
     return [path for path in folders if str(path) not in history.removed and path.is_dir()]
 
 

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Protocol
 
 from vidqa.automl.history import Event, History, Work
 from vidqa.automl.problems import STUDY_INTERRUPTED
@@ -35,15 +34,10 @@ from vidqa.jobs.records import JobRecord
 RESUBMIT_S = 10.0  # until a submission that the platform refused is repeated
 PRUNE_GRACE_S, STOP_GRACE_S = 5.0, 120.0
 CANCELED, HANGS = "canceled", "hangs"
+Append = Callable[..., Event]  # append(event, **fields) writes to the journal and folds into the history
 # From the first step of a job until another one may join it on a shared GPU. Jobs that start together end together, and
 # the GPU then idles while all of them save; this is about the time that a job takes to end.
 STAGGER_S = 15.0
-
-
-class Append(Protocol):
-    """Writes an event to the journal and folds it into the history."""
-
-    def __call__(self, event: str, **fields: Any) -> Event: ...
 
 
 class Jobs:

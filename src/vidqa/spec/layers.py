@@ -139,6 +139,11 @@ def parse_value(text: str) -> Any:
     return text
 
 
+def text_of(value: Any) -> str:
+    """A value as `parse_set` reads it back: a text as it is, unless it would be read as something else."""
+    return value if isinstance(value, str) and parse_value(value) == value else json.dumps(value, default=str)
+
+
 def entries(action: str, layer: Layer) -> Iterator[tuple[str, Any] | Problem]:
     """The layer's keys as (dotted path, value), or a problem for each one that cannot be placed.
 

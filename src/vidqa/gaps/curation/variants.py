@@ -25,7 +25,6 @@ OPPOSITES = (
     *(("open", "closed"), ("bigger", "smaller"), ("larger", "smaller"), ("faster", "slower"), ("empty", "full")),
     *(("on", "off"), ("before", "after"), ("inside", "outside"), ("more", "fewer"), ("first", "last")),
 )
-COUNTER = {"yes": "no"}  # only a yes has a sure counterpart: what is not bigger need not be smaller
 
 
 def _shift(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
@@ -105,8 +104,9 @@ def reworded(question: str, number: int) -> str:
 
 
 def countered(question: str, answer: str) -> tuple[str, str] | None:
-    """The question about the opposite, to which the answer is no; None where there is none that is sure."""
-    if answer.strip().rstrip(".").casefold() not in COUNTER:
+    """The question about the opposite, to which the answer is no; None where there is none that is sure: what is not
+    bigger need not be smaller."""
+    if answer.strip().rstrip(".").casefold() != "yes":
         return None
     for pair in OPPOSITES:
         for word, other in (pair, pair[::-1]):

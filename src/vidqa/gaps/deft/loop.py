@@ -164,7 +164,7 @@ class Loop:
         """The first stage that never ran, or whose inputs have changed since."""
         for stage in stages_of(self.state.settings, current.number):
             pending, done = self._stage(current.number, stage), current.stages.get(stage.name)
-            if done is None or done.inputs != pending.inputs or not all(map(_exists, done.outputs.values())):
+            if done is None or done.inputs != pending.inputs or not done.has_outputs:
                 spent = budget(self.state) if stage.name in TRAININGS else None
                 return spent or pending
             if done.stop:
@@ -245,10 +245,6 @@ def _gate(pending: PendingStage, problems: list[Problem]) -> Ending:
     more = f", and {len(problems) - 1} more problems" if len(problems) > 1 else ""
     sentence = f"{DEFT_GATE.meaning} It is {pending.shown}. {first.code} at {first.where}: {first.message}{more}."
     return Ending(rule="hard gate", sentence=sentence, waits=True)
-
-
-def _exists(output: Output) -> bool:
-    return Path(output.path).exists()
 
 
 def write_state(folder: Path, state: LoopState) -> None:

@@ -5,7 +5,6 @@ The command that does the same is printed first. A job is submitted by its spec,
 
 from __future__ import annotations
 
-import json
 import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from vidqa.jobs import api
 from vidqa.jobs.launch import Resources
 from vidqa.preflight import launch_gate
 from vidqa.spec.build import Request, build
+from vidqa.spec.layers import text_of
 from vidqa.spec.serialization import write_spec
 
 
@@ -70,8 +70,7 @@ def announced_options(script: str, own: Mapping[str, object], further: Sequence[
 
 def settings_words(keys: Mapping[str, object]) -> tuple[str, ...]:
     """KEY=VALUE for keys of a spec."""
-    texts = {key: value if isinstance(value, str) else json.dumps(value, default=str) for key, value in keys.items()}
-    return tuple(f"{key}={text}" for key, text in texts.items())
+    return tuple(f"{key}={text_of(value)}" for key, value in keys.items())
 
 
 def write_recipe(request: Request, out: Path) -> Path:

@@ -124,6 +124,10 @@ class StageState(Strict):
     sentence: str = ""
     stop: str = Field(default="", description="the rule by which the loop ends here")
 
+    @property
+    def has_outputs(self) -> bool:
+        return all(Path(output.path).exists() for output in self.outputs.values())
+
 
 class RoundState(Strict):
     """One round. Round 0 evaluates the starting model; `accepted` is None until it is decided."""

@@ -41,6 +41,7 @@ from vidqa.data.record import ORIGINS, MediaRef, Provenance, Record, Turn
 SHORT = reprlib.Repr()  # values in messages: bounded in length and in depth
 SHORT.maxstring = SHORT.maxother = 60
 MOST_FPS, LONGEST = 1e5, 500  # of a video; characters of a message
+AS_TEXT = "no `video` or `image` is named; the record is used as text only"
 NO_MEDIUM = 'if that is not meant, name the file, for example "video": "clip-1.mp4"'
 TURN_ORDER = (
     'order the turns as: system (optional), user, assistant, user, assistant, ... with "from": "human", "gpt" or '
@@ -96,8 +97,7 @@ class RowReader:
         if record is None or self.collector.errors > before:
             return None
         if not record.media:
-            message = "no `video` or `image` is named; the record is used as text only"
-            row_reader.wrong(problems.FIELD, "", message, NO_MEDIUM, "warning")
+            row_reader.wrong(problems.FIELD, "", AS_TEXT, NO_MEDIUM, "warning")
         return record
 
 
@@ -161,8 +161,7 @@ class _Row:
         return Record(self.id, turns, media, fps, self._kind(), source, self._provenance(), rejected)
 
     def _id(self) -> str:
-        value = self.reader.id_of(self.index, self.row)
-        record_id = str(value)
+        record_id = str(value := self.reader.id_of(self.index, self.row))
         if isinstance(value, bool) or not isinstance(value, (str, int)) or not record_id or not is_text(record_id):
             self.invalid("id", "a string of valid characters or an integer", value, f'"id": "clip-{self.index}"')
         first = self.reader.ids.get(record_id)

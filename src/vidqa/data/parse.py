@@ -85,8 +85,7 @@ class RowReader:
 
     def id_of(self, index: int, row: dict[str, Any]) -> Any:
         """The row's id, of any type; its number where it has none."""
-        value = row.get("id")
-        return value if value is not None else self.rows if self.by_line else index
+        return (self.rows if self.by_line else index) if row.get("id") is None else row["id"]
 
     def read(self, index: int, row: Any) -> Record | None:
         """The record of a row, or None where something is wrong with it."""

@@ -20,6 +20,7 @@ from vidqa.core.environment import jobs_folder
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records, runs
 from vidqa.jobs import watch as jobs
+from vidqa.jobs.api import JobHandle
 from vidqa.jobs.launch import launch
 from vidqa.jobs.platforms import job_store, local
 from vidqa.jobs.platforms._base import Job, Observed, Rendered, State
@@ -44,7 +45,9 @@ def test_a_run_folder_names_its_job(over_at_once: None, write_spec: WriteSpec) -
     assert codes(ask("status", str(Path(record.run_dir).parent))) == ["JOB_NOT_FOUND"]
 
 
-def test_a_run_folder_that_was_continued_names_its_newest_job(stand_in: None, write_spec: WriteSpec) -> None:
+def test_a_run_folder_that_was_continued_names_its_newest_job(
+    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise a cancel by the run folder would report the end of the first job, while another runs on."""
     first = ended(write_spec("killed"))
     assert first.state == State.ERROR
@@ -57,6 +60,8 @@ def test_a_run_folder_that_was_continued_names_its_newest_job(stand_in: None, wr
     assert (said["data"]["job_id"], said["data"]["continued_by"]) == (first.job_id, second.job_id)
     assert said["next"][-1].endswith(f"jobs.py status {second.job_id}")
     assert not any(" retry " in step for step in said["next"])
+    monkeypatch.chdir(Path(first.run_dir).parent)  # where the id of the first is the name of a folder, too
+    assert ask("status", first.job_id)["data"]["job_id"] == JobHandle(first.job_id).record().job_id == first.job_id
     moved = Path(first.run_dir).rename(Path(first.run_dir).parent.with_name("moved"))  # its name is no job's
     assert codes(ask("status", str(moved))) == ["JOB_NOT_FOUND"]
 

@@ -204,7 +204,8 @@ class Platform:
 
     check(job)                  what keeps the job from running here, and warnings
     render(job)                 the literal command and environment, and the files that are submitted
-    submit(job, rendered)       starts it; returns the reference by which it is found again. PLATFORM_SILENT: perhaps
+    submit(job, rendered)       starts it; returns the reference by which it is found again. Raises PLATFORM_SILENT
+                                where it may have started although there was no answer
     status(submitted)           what is true now; never a guess from an earlier look
     cancel(submitted, grace_s)  asks the engine to save and stop, ends it by force after `grace_s`; returns when over
     visible_gpus(settings)      GPUs per node, None where the launcher cannot see them: then `--gpus` or the spec says

@@ -79,7 +79,7 @@ class Cluster:
             ("timeoutSeconds", str(max(1, round(timeout_s)))),
         ]
         with self._open("GET", f"{self._core}/pods", query, None, timeout_s + READ_S) as response:
-            for line in _lines(response):
+            for line in response:
                 event = json.loads(line)
                 if event["type"] == "ERROR":
                     raise self._error(int(event["object"].get("code", 500)), event["object"])
@@ -215,14 +215,6 @@ def _status_object(body: bytes) -> Json:
     except ValueError:
         status = None
     return status if isinstance(status, dict) else {"message": body[:200].decode(errors="replace")}
-
-
-def _lines(response: Any) -> Iterator[bytes]:
-    """The lines of a stream as they arrive."""
-    rest = b""
-    for chunk in response.stream(2**16, decode_content=False):
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from filter(None, whole)
 
 
 def _short(failed: BaseException) -> str:

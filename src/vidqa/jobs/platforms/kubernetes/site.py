@@ -115,14 +115,14 @@ class KubernetesSite(SiteSettings):
     environment: dict[Variable, Value] = Field(
         {}, description='Variables of the engine, such as {NCCL_IB_HCA = "mlx5"}; secrets belong into `secret`.'
     )
-    cpus: Annotated[int, Field(ge=0)] = Field(0, description="CPU request of a pod; 0: none.")
-    memory_gib: Annotated[int, Field(ge=0)] = Field(0, description="Memory request and limit of a pod; 0: none.")
-    shm_gib: Annotated[int, Field(ge=1)] = Field(16, description="Size limit of /dev/shm, which is memory.")
-    run_as_user: Annotated[int, Field(ge=0)] | None = Field(None, description="User id of the pods' processes.")
-    grace_s: Annotated[int, Field(ge=30)] = Field(600, description="Time to save in when a pod is ended.")
-    restarts: Annotated[int, Field(ge=0)] = Field(3, description="How often a run that saved itself goes on by itself.")
-    start_limit_s: Annotated[int, Field(ge=1)] = Field(
-        600, description="A pod whose image or settings keep it from starting for so long ends the job."
+    cpus: int = Field(0, ge=0, description="CPU request of a pod; 0: none.")
+    memory_gib: int = Field(0, ge=0, description="Memory request and limit of a pod; 0: none.")
+    shm_gib: int = Field(16, ge=1, description="Size limit of /dev/shm, which is memory.")
+    run_as_user: int | None = Field(None, ge=0, description="User id of the pods' processes.")
+    grace_s: int = Field(600, ge=30, description="Time to save in when a pod is ended.")
+    restarts: int = Field(3, ge=0, description="How often a run that saved itself goes on by itself.")
+    start_limit_s: int = Field(
+        600, ge=1, description="A pod whose image or settings keep it from starting for so long ends the job."
     )
 
     @model_validator(mode="after")

@@ -24,7 +24,7 @@ from vidqa.jobs.platforms import platform, site, slurm_script
 from vidqa.jobs.platforms._base import RUN_SCRIPT, SUBMIT_SCRIPT, Job, Rendered
 from vidqa.jobs.platforms.kubernetes.manifest import SPEC_MOUNT, escaped_words, literal_variables, object_name, objects
 from vidqa.jobs.platforms.kubernetes.site import in_pod, path_problems, site_of
-from vidqa.jobs.platforms.mounts import Mount, mounts
+from vidqa.jobs.platforms.mounts import mounts
 from vidqa.jobs.platforms.slurm import unseen
 from vidqa.jobs.platforms.slurm_script import image_problems
 from vidqa.jobs.problems import PLATFORM_IMAGE_UNUSED
@@ -131,7 +131,7 @@ def _unmountable(platform_name: str, job: Job) -> list[Problem]:
         return [*image_problems(job.settings, job.image or ""), *unseen(job), *slurm_script.unmountable(job)]
     if platform_name == "kubernetes":
         return path_problems(job)
-    mounted = [mount.path for mount in _docker_mounts(job)] if platform_name == "docker" else []
+    mounted = [mount.path for mount in mounts(job)] if platform_name == "docker" else []
     remedy = "rename the folder, or use our own engine"
     return [
         NOT_SUPPORTED.at(path, "to docker run a colon divides paths", remedy) for path in mounted if ":" in str(path)
@@ -152,12 +152,8 @@ def _docker(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
     """One `docker run` in the foreground, with every path of the spec mounted where it is."""
     options = [f"--name={object_name(job.job_id)}", "--rm", f"--gpus={job.gpus}", "--ipc=host", "--ulimit=memlock=-1"]
     options += [f"--env={name}={value}" for name, value in SETTINGS.items()]
-    options += [f"--volume={mount.path}:{mount.path}" + ":ro" * mount.read_only for mount in _docker_mounts(job)]
+    options += [f"--volume={mount.path}:{mount.path}" + ":ro" * mount.read_only for mount in mounts(job)]
     return RUN_SCRIPT, f"#!/bin/bash\nexec {shlex.join(['docker', 'run', *options, job.image or '', *words])}\n", "bash"
-
-
-def _docker_mounts(job: Job) -> list[Mount]:
-    return mounts(job, map(Path, job.settings.read_only))
 
 
 def _slurm(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:

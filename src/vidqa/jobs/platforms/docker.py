@@ -13,7 +13,6 @@ import json
 import math
 import os
 import time
-from pathlib import Path
 from typing import Any, Literal
 
 from docker.errors import APIError
@@ -39,7 +38,7 @@ from vidqa.jobs.platforms.container_entrypoint import SECRETS_FILE
 from vidqa.jobs.platforms.docker_daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
 from vidqa.jobs.platforms.engine_process import ended_here, engine_environment, gpu_problems, torchrun, vanished
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
-from vidqa.jobs.platforms.mounts import Mount, mounts, shadowed_image_paths
+from vidqa.jobs.platforms.mounts import mounts, shadowed_image_paths
 from vidqa.jobs.platforms.site import AbsolutePath, SiteSettings, settings_of
 from vidqa.jobs.problems import (
     IMAGE_UNUSABLE,
@@ -92,7 +91,7 @@ def check(job: Job) -> list[Problem]:
     problems = gpu_problems(job, "visible")
     if job.nodes > 1:
         problems.append(PLATFORM_NODES.at("--nodes", f"docker is one machine, {job.nodes} nodes are asked for"))
-    mounted = paths_of(job)
+    mounted = mounts(job)
     for path in shadowed_image_paths(mounted, IMAGE_FOLDERS):
         problems.append(PLATFORM_PATH.at(path, "the image has its own files there"))
     if is_local():  # a remote daemon checks it itself
@@ -163,11 +162,6 @@ def container_name(job_id: str) -> str:
     return f"vidqa-{job_id}"
 
 
-def paths_of(job: Job) -> list[Mount]:
-    """The mounts of a job, with the folders that site.toml adds."""
-    return mounts(job, map(Path, job.settings.read_only))
-
-
 def container_body(job: Job, command: tuple[str, ...], variables: dict[str, str]) -> dict[str, Any]:
     """The request to create the container, as in Docker's API. Secrets are not in it; `submit` puts them into a
     file."""
@@ -175,7 +169,7 @@ def container_body(job: Job, command: tuple[str, ...], variables: dict[str, str]
     host: dict[str, Any] = {
         "Mounts": [
             {"Type": "bind", "Source": str(mount.path), "Target": str(mount.path), "ReadOnly": mount.read_only}
-            for mount in paths_of(job)
+            for mount in mounts(job)
         ],
         "NetworkMode": settings.network,
         "ShmSize": int(settings.shm_gb * GB),

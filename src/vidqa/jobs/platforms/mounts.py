@@ -16,13 +16,15 @@ class Mount:
     read_only: bool
 
 
-def mounts(job: Job, also_read: Iterable[Path] = ()) -> list[Mount]:
-    """The mounts of a job, outermost first, without those inside another mount of the same mode.
+def mounts(job: Job) -> list[Mount]:
+    """The mounts of a job, outermost first, without those inside another mount of the same mode; `read_only` folders of
+    site.toml are among them.
 
     Links are followed: a snapshot in the hub's cache holds links to files elsewhere in the cache.
     """
     writable = _outermost([job.run_dir, *job.writes])
-    targets = [place for path in [*job.reads, *also_read] for place in with_targets(path)]
+    read = [*job.reads, *map(Path, getattr(job.settings, "read_only", ()))]
+    targets = [place for path in read for place in with_targets(path)]
     readable = [path for path in _outermost(targets) if not _inside_any(path, writable)]
     all_mounts = [Mount(path, True) for path in readable] + [Mount(path, False) for path in writable]
     return sorted(all_mounts, key=lambda mount: mount.path.parts)

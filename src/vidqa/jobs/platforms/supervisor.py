@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from vidqa.core import environment, files
 from vidqa.jobs.platforms.processes import JOB_VARIABLE, ProcessIdentity, engine_processes, job_processes
@@ -87,30 +86,24 @@ def kill_job(job_id: str) -> None:
         time.sleep(0.05)
 
 
-class MemoryKills(NamedTuple):
-    """The counter `number` of the file `where`."""
-
-    where: Path
-    number: int
-
-
-def memory_kills(own: Path = OWN_CGROUP, cgroups: Path = CGROUPS) -> MemoryKills | None:
-    """The counter of this process's control group; None where there is none."""
+def memory_kills(own: Path = OWN_CGROUP, cgroups: Path = CGROUPS) -> dict[Path, int]:
+    """How many processes of this one's control group the kernel has killed for want of memory, by the file that counts
+    them; empty where there is none."""
     for where in _counters(own, cgroups):
         try:
             match = re.search(r"^oom_kill (\d+)$", where.read_text(encoding="utf-8"), re.MULTILINE)
         except OSError:
             continue
         if match:
-            return MemoryKills(where, int(match[1]))
-    return None
+            return {where: int(match[1])}
+    return {}
 
 
-def memory_evidence(before: MemoryKills | None, now: MemoryKills | None) -> str:
+def memory_evidence(before: dict[Path, int], now: dict[Path, int]) -> str:
     """The line for a job's log; empty if no process was killed for memory in between."""
-    if before is None or now is None or now.where != before.where or now.number <= before.number:
-        return ""
-    return f"the kernel ended {now.number - before.number} process(es) for want of memory: oom_kill in {now.where}"
+    killed = {where: count - before[where] for where, count in now.items() if count > before.get(where, count)}
+    lines = [f"the kernel ended {n} process(es) for want of memory: oom_kill in {where}" for where, n in killed.items()]
+    return "\n".join(lines)
 
 
 def _counters(own: Path, cgroups: Path) -> list[Path]:

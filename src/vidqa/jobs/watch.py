@@ -83,7 +83,7 @@ def _settle_run_folder(ended: JobRecord) -> None:
 def find(job: str) -> JobRecord:
     """The record of a job, named by its id or its run folder, as observed now; of several jobs in one run folder the
     one launched last. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
-    if job in records.names() or not os.path.isdir(job):
+    if not os.path.isdir(job) or job in records.names():
         return observe(records.read(job))
     folder = os.path.realpath(job)
     of_folder = (record for record in records.scan()[0] if os.path.realpath(record.run_dir) == folder)

@@ -173,9 +173,6 @@ def load_job_spec(
     data += [content_hash(file) for file in functions if file.is_file() and not is_unseen(settings, file)]
     parts = [*data, _start(declared, resolved), *map(_model_identity, folder_names.values())]
     absent = [model for model in expected.values() if not model.is_here]
-    blobs = [
-        (model.folder / "../../blobs").resolve() for model in absent
-    ]  # to which a snapshot in the hub's cache links
     return JobSpec(
         action=action,
         spec_path=spec_path.absolute(),
@@ -186,7 +183,7 @@ def load_job_spec(
         inputs_fingerprint=hashlib.sha256("\n".join(parts).encode()).hexdigest(),
         spec_warnings=loaded.warnings,
         warnings=[*loaded.warnings, *(problem for model in expected.values() for problem in model.problems), *to_stage],
-        to_come=(*(model.folder for model in absent), *blobs, *not_here),
+        to_come=(*(path for model in absent for path in _snapshot_and_blobs(model.folder)), *not_here),
         fetch=tuple(model.fetch for model in absent)
         + (command("preflight", "--spec", spec_path, "--only", "data"),) * bool(to_stage),
         settings=settings,
@@ -199,6 +196,11 @@ def _content_of(annotations: str) -> str:
         return open_source(annotations).fingerprint()
     except OSError as broken:
         raise FILE_MISSING.error(annotations, f"cannot be read: {broken.strerror or broken}") from broken
+
+
+def _snapshot_and_blobs(folder: Path) -> tuple[Path, Path]:
+    """In the hub's cache a snapshot is links to the model's blobs."""
+    return folder, (folder / "../../blobs").resolve()
 
 
 def fetch_weights(job_spec: JobSpec) -> None:

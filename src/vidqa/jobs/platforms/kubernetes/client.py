@@ -80,6 +80,8 @@ class Cluster:
         ]
         with self._open("GET", f"{self._core}/pods", query, None, timeout_s + READ_S) as response:
             for line in response:
+                if not line.endswith(b"\n") or not line.strip():  # cut off with its connection, or a keep-alive
+                    continue
                 event = json.loads(line)
                 if event["type"] == "ERROR":
                     raise self._error(int(event["object"].get("code", 500)), event["object"])

@@ -50,6 +50,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 def reference_run(folder: Path, family: str) -> SimpleNamespace:
     place = SimpleNamespace(folder=folder, model=tiny_model(folder, family), root=tiny_data(folder))
+    for path in place.root.rglob("*.*"):
+        os.utime(path, (0, 0))  # part of a medium's key, by which a cache of some media chooses them
     place.reference = losses(train_here(spec(place, "reference", ADAPTED), folder / "reference"))
     return place
 
@@ -143,9 +145,10 @@ def test_a_cache_for_some_of_them_keeps_the_same_ones(world: SimpleNamespace, mo
         "vidqa.engine.data.dataloader.feature_cache_share", lambda *_: SimpleNamespace(share=0.5, feature_bytes=1)
     )
     path = spec(world, "some", KEEP)
-    assert losses(train_here(path, world.folder / "some")) == pytest.approx(world.reference, rel=1e-6)
-    (cache,) = watched.caches
-    assert 0 < cache.kept < 7 and cache.read > 0
+    for name in ("some", "some-again"):
+        assert losses(train_here(path, world.folder / name)) == pytest.approx(world.reference, rel=1e-6)
+    first, again = watched.caches
+    assert 0 < first.kept < 7 and again.kept == 0 and again.read > 0
 
 
 def test_a_stopped_run_goes_on_with_what_is_kept(world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,9 +187,8 @@ def print_result(result: Result, as_json: bool) -> None:
     """The result on stdout, its problems on stderr; with `as_json` all of it as one object on stdout."""
     if as_json:
         written = redacted(json.dumps(result.as_dict(), indent=2, ensure_ascii=False, default=str))
-        print(
-            _TERMINAL_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
-        )  # only texts hold such, and spell it so
+        # Only texts hold such characters, and JSON spells them so.
+        print(_TERMINAL_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", written))
         return
     if result.text:
         print(redacted(result.text) if result.coloured else _shown(result.text))

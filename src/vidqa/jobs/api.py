@@ -104,12 +104,11 @@ class JobHandle:
         """A job that continues in the same run folder, from the newest checkpoint. If another job continues the run
         already, or has completed it, that job. `site_file` and what it raises are those of launch.retry."""
         record = self.record()
-        newest = next(candidate for candidate in records.scan()[0] if candidate.run_dir == record.run_dir)
-        if newest.job_id != self.job_id:
-            newest = watch.observe(newest)
-            if newest.state == State.COMPLETE or not newest.state.is_terminal:
-                return attach(newest.job_id)
-        return _handle(launch.retry(newest, site_file, agreed=agreed, ready=ready))
+        if later := watch.later_job(record):
+            record = watch.observe(later)
+            if record.state == State.COMPLETE or not record.state.is_terminal:
+                return attach(record.job_id)
+        return _handle(launch.retry(record, site_file, agreed=agreed, ready=ready))
 
     def checkpoints(self) -> list[Path]:
         """The complete checkpoints of its run, the newest last."""

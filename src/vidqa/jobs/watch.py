@@ -92,8 +92,7 @@ def find(job: str) -> JobRecord:
 
 def later_job(record: JobRecord) -> JobRecord | None:
     """The newest job that continued the run of a job, as last stored; None where nothing did."""
-    of_spec, _ = records.scan(record.spec_fingerprint)
-    newest = next((other for other in of_spec if other.run_dir == record.run_dir), record)
+    newest = next((other for other in records.scan()[0] if other.run_dir == record.run_dir), record)
     return None if newest.job_id == record.job_id else newest
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from vidqa.core import actions
-from vidqa.core.files import read_object
+from vidqa.core.files import absolute, read_object
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.spec.adapter_keys import is_adapter
 from vidqa.spec.cosmos import target_table, video_fps_problems
@@ -103,7 +103,7 @@ def _model_name(name: str) -> str:
 
 def _absolute(place: str) -> str:
     """A path of this machine in full, since a job may start in another folder; a remote place as it is."""
-    return place if not place.strip() or "://" in place else str(Path(os.path.expanduser(place)).absolute())
+    return place if not place.strip() or "://" in place else str(absolute(place))
 
 
 def _no_run(which: str) -> Layer:
@@ -137,7 +137,7 @@ def _root_layer(action: str, part: str, root: str) -> Layer:
     if "://" in root:
         table: dict[str, Any] = {annotations: f"{root.rstrip('/')}/annotations.json", media: root}
     else:
-        folder = Path(os.path.expanduser(root)).absolute()
+        folder = absolute(root)
         file = next((folder / n for n in ("annotations.json", "annotations.jsonl") if os.path.isfile(folder / n)), None)
         if file is None:
             what = "there is no annotations.json in it" if os.path.isdir(folder) else "it is no folder"

@@ -1,4 +1,4 @@
-"""Seconds of a profiled step by kind of kernel, from a Chrome trace of torch.profiler.
+"""Where the time of an optimizer step goes: one step under torch.profiler, and its seconds by kind of kernel.
 
 Of a trace without a GPU, operations of the CPU stand in for kernels.
 """
@@ -6,14 +6,20 @@ Of a trace without a GPU, operations of the CPU stand in for kernels.
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+import torch
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 REST = "elementwise, norms, other"
+TOP_KERNELS = 30
 # The first words that a kernel's or operation's name holds decide; the order matters.
 KINDS = (
     (REST, ("triton_",)),  # fused kernels, whose names tell of every operation in them
@@ -105,16 +111,64 @@ def covered(works: Iterable[Work]) -> float:
     return total / 1e6
 
 
-def rows_of(works: Sequence[Work], facts: dict[str, Any], model: Path, on_device: bool) -> list[dict[str, Any]]:
-    """Seconds a step by kind, and what of the step the device did nothing but wait or communicate."""
-    steps, whole, vision = facts["steps"], facts["seconds"] / facts["steps"], vision_sizes(model)
+def rows_of(works: Sequence[Work], whole: float, model: Path, on_device: bool) -> list[dict[str, Any]]:
+    """Seconds by kind of a step that took `whole`, and what of it the device did nothing but wait or communicate."""
+    vision = vision_sizes(model)
     kinds: dict[str, list[Work]] = defaultdict(list)
     for work in works:
         kinds[kind_of(work, vision)].append(work)
-    seconds = {kind: sum(w.end - w.start for w in inner) / 1e6 / steps for kind, inner in kinds.items()}
+    seconds = {kind: sum(w.end - w.start for w in inner) / 1e6 for kind, inner in kinds.items()}
     if on_device:
         busy, computing = covered(works), covered(w for w in works if kind_of(w, vision) != "communication")
-        seconds["communication"] = (busy - computing) / steps  # the rest of it runs beside computing
-        seconds["nothing runs"] = whole - busy / steps
+        seconds["communication"] = busy - computing  # the rest of it runs beside computing
+        seconds["nothing runs"] = whole - busy
     ordered = sorted(seconds.items(), key=lambda item: -item[1])
     return [{"what": kind, "s/step": value, "share": value / whole} for kind, value in ordered]
+
+
+@contextmanager
+def profiled(number: int, trace: Path) -> Iterator[None]:
+    """Inside the block, a training of this process takes its step `number`, counted from 0, under the profiler. Writes
+    the Chrome trace, and beside it, as .facts.json, the step's seconds and those without a batch."""
+    from torch.profiler import ProfilerActivity, profile
+
+    from vidqa.engine.data.dataloader import Step
+    from vidqa.engine.training.learner import Learner, StepOutcome
+
+    train_step, on_device = Learner.train_step, torch.cuda.is_available()
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_device else [])]
+
+    def recorded(learner: Learner, step: Step) -> StepOutcome:
+        if step.number != number:
+            return train_step(learner, step)
+        with profile(activities=activities, record_shapes=True) as profiler:
+            torch.cuda.synchronize() if on_device else None
+            began = time.perf_counter()
+            outcome = train_step(learner, step)
+            torch.cuda.synchronize() if on_device else None
+            facts = {"seconds": time.perf_counter() - began, "waited_s": outcome.waited, "on_device": on_device}
+        profiler.export_chrome_trace(str(trace))
+        _facts_of(trace).write_text(json.dumps(facts))
+        return outcome
+
+    with patch.object(Learner, "train_step", recorded):
+        yield
+
+
+def summary(trace: Path, model: Path) -> dict[str, Any]:
+    """What `profiled` wrote: seconds by kind of work, and the kernels that take longest."""
+    facts, works = json.loads(_facts_of(trace).read_text()), works_of(trace)
+    kernels: dict[str, list[float]] = {}
+    for work in works:
+        kernels.setdefault(work.name, []).append((work.end - work.start) / 1e3)
+    longest = sorted(kernels.items(), key=lambda item: -sum(item[1]))[:TOP_KERNELS]
+    return {
+        "profiled_s": facts["seconds"],
+        "waited_s": facts["waited_s"],
+        "kinds": rows_of(works, facts["seconds"], model, facts["on_device"]),
+        "kernels": [{"kernel": name[:110], "calls": len(ms), "ms": sum(ms)} for name, ms in longest],
+    }
+
+
+def _facts_of(trace: Path) -> Path:
+    return trace.with_suffix(".facts.json")

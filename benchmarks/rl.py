@@ -32,7 +32,7 @@ from unittest.mock import patch
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
 
 import torch
-from kernel_times import rows_of, works_of
+from kernel_times import profiled, summary
 from ledger import Ledger, arguments, rounded, table
 from rl_cases import MEMORY, REWARD, Case, questions
 from rl_others import ordinary, timed, trl_step
@@ -40,7 +40,6 @@ from shapes import SHAPES
 from video_set import write_set
 
 from vidqa.core.run_folder import RunFolder
-from vidqa.engine.data.dataloader import Step
 from vidqa.engine.model import DTYPES
 from vidqa.jobs.platforms.engine_process import ALLOCATOR
 from vidqa.spec import Layer, dump, parse_set, resolve
@@ -48,7 +47,6 @@ from vidqa.spec import Layer, dump, parse_set, resolve
 PARTS = ("ours", "alone", "decode", "ordinary", "trl", "profile")
 SETS_OF_PARTS = ("memory", "packs")
 ROWS, CONTEXT = 64, 4096
-TOP_KERNELS = 30
 STEPS = {True: 2, False: 6}  # of a run of ours; the first two are not counted
 TRL_ROWS = (64, 32, 16, 8)  # completions that TRL draws at a time; fewer where these need too much memory
 
@@ -153,41 +151,12 @@ def alone(spec: Any, run: Path) -> dict[str, Any]:
         return train(spec, run)
 
 
-def profiled(spec: Any, run: Path) -> dict[str, Any]:
-    """The update of the last step under the profiler: seconds by kind of work, and the kernels that take longest."""
-    from torch.profiler import ProfilerActivity, profile
-
-    from vidqa.engine.training.learner import Learner, StepOutcome
-
-    train_step, on_device, facts = Learner.train_step, torch.cuda.is_available(), dict[str, Any]()
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_device else [])]
+def step_profile(spec: Any, run: Path) -> dict[str, Any]:
+    """The update of the last step under the profiler."""
     trace = run / "trace.json"
-
-    def recorded(learner: Learner, step: Step) -> StepOutcome:
-        if step.number < spec.train.max_num_steps - 1:
-            return train_step(learner, step)
-        with profile(activities=activities, record_shapes=True) as profiler:
-            torch.cuda.synchronize() if on_device else None
-            began = time.perf_counter()
-            outcome = train_step(learner, step)
-            torch.cuda.synchronize() if on_device else None
-            facts.update(seconds=time.perf_counter() - began, steps=1, waited_s=outcome.waited)
-        profiler.export_chrome_trace(str(trace))
-        return outcome
-
-    with patch.object(Learner, "train_step", recorded):
+    with profiled(spec.train.max_num_steps - 1, trace):
         measured = train(spec, run)
-    works = works_of(trace)
-    kernels: dict[str, list[float]] = {}
-    for work in works:
-        kernels.setdefault(work.name, []).append((work.end - work.start) / 1e3)
-    longest = sorted(kernels.items(), key=lambda item: -sum(item[1]))[:TOP_KERNELS]
-    return measured | {
-        "profiled_s": facts["seconds"],
-        "waited_s": facts["waited_s"],
-        "kinds": rows_of(works, facts, Path(spec.policy.model_name_or_path), on_device),
-        "kernels": [{"kernel": name[:110], "calls": len(ms), "ms": sum(ms)} for name, ms in longest],
-    }
+    return measured | summary(trace, Path(spec.policy.model_name_or_path))
 
 
 def decode(spec: Any, tiny: bool) -> dict[str, Any]:
@@ -250,7 +219,7 @@ def part(options: argparse.Namespace, case: Case) -> None:
         measured = {
             "ours": lambda: train(spec, run),
             "alone": lambda: alone(spec, run),
-            "profile": lambda: profiled(spec, run),
+            "profile": lambda: step_profile(spec, run),
             "decode": lambda: decode(spec, options.tiny),
             "ordinary": lambda: ordinary(spec, options.questions),
             "trl": lambda: trl_step(spec, options.tiny, options.trl_rows, options.out),

@@ -2,6 +2,7 @@
 
     python benchmarks/throughput.py --gpus 4 --row all --out DIR
     python benchmarks/throughput.py --gpus 4 --row all --out DIR --go-on     # what the call before had no time for
+    python benchmarks/throughput.py --gpus 4 --row 1 --profile --out DIR     # where the time of its steps goes
 
 Rows are those of benchmarks/README.md. Every result is added to throughput.json as soon as it is there, so that a call
 that is cut off leaves what it measured.
@@ -17,9 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kernel_times import summary
 from ledger import Ledger, arguments, rounded, table
 from processes import SKILL_ROOT, finish, start
-from training import ADAPT, ALL_GPUS, SETS, Place, Training, as_tiny, side_by_side, train
+from training import ADAPT, ALL_GPUS, SETS, Place, Training, as_tiny, launch, side_by_side, train
 
 MIXED, LONG, EIGHT = SETS["1k-8k"], SETS["4k-8k"], SETS["8-questions"]
 FEATURES = {"engine.keep_features": True, "engine.frame_cache_gb": 50.0}  # of 24 clips for each GPU: 4 GB
@@ -111,6 +113,7 @@ def command_line() -> argparse.Namespace:
     parser = arguments(__doc__, gpus=4, timeout=180)
     parser.add_argument("--row", nargs="+", default=["all"], choices=["all", *ROWS])
     parser.add_argument("--minutes", type=float, default=9.0, help="for everything; what is left out is named")
+    parser.add_argument("--profile", action="store_true", help="profile a step of our trainings, and measure nothing")
     parser.add_argument("--go-on", action="store_true", help="measure what is missing in the result file's last call")
     return parser.parse_args()
 
@@ -123,6 +126,18 @@ def measure_trainings(trainings: Sequence[Training], place: Place, ledger: Ledge
             continue
         for row in train(group, place, options.set, min(left, options.timeout)):
             tell(row, ledger)
+
+
+def profile_step(training: Training, place: Place, options: Any) -> dict[str, Any]:
+    """Seconds of its last step on the first GPU, by kind of kernel and by kernel."""
+    training = replace(training, name=f"{training.name}-profiled", steps=training.drop + 1)
+    trace = place.out / "runs" / f"{training.name}.json"
+    engine = (str(SKILL_ROOT / "benchmarks" / "profiled_engine.py"), str(trace), str(training.steps - 1))
+    started = launch(training, place, options.set, options.timeout, engine=engine)
+    finish([started])
+    if started.failure:
+        return {"run": training.name, "gpus": training.gpus, "failed": started.failure}
+    return {"run": training.name, "gpus": training.gpus, **summary(trace, place.model(training.shape))}
 
 
 def measure_program(name: str, place: Place, ledger: Ledger, options: Any, until: float) -> None:
@@ -146,8 +161,9 @@ def measure_program(name: str, place: Place, ledger: Ledger, options: Any, until
 
 def tell(row: Mapping[str, Any], ledger: Ledger) -> None:
     ledger.add(row)
-    brief = {key: value for key, value in row.items() if key != "failed"}
-    print(rounded(brief), *([row["failed"]] if "failed" in row else []), sep="\n", flush=True)
+    tables = [table(row[key]) for key in ("kinds", "kernels") if key in row]
+    brief = {key: value for key, value in row.items() if key not in ("failed", "kinds", "kernels")}
+    print(rounded(brief), *tables, *([row["failed"]] if "failed" in row else []), sep="\n", flush=True)
 
 
 def judged(rows: Sequence[str], measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -172,6 +188,10 @@ def main() -> None:
         trainings = [as_tiny(one, 3 if one.recipe == "ours" else 2) for one in trainings]
     place.make(trainings)
     print(f"models and clips: {time.monotonic() - began:.0f} s", flush=True)
+    if options.profile:
+        for training in (one for one in trainings if one.recipe == "ours"):
+            tell(profile_step(training, place, options), ledger)
+        return
     until = began + 60 * options.minutes
     measure_trainings(trainings, place, ledger, options, until)
     for name, runs in PROGRAMS.items():

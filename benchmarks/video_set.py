@@ -63,7 +63,7 @@ def write_set(folder: Path, shape: SetShape) -> Path:
     generator = np.random.default_rng(0)
     lengths = generator.permutation(np.linspace(*shape.seconds, shape.clips))
     work = [(folder / f"{n}.mp4", float(s), shape.width, shape.height, n) for n, s in enumerate(lengths)]
-    processes = min(len(os.sched_getaffinity(0)), shape.clips // 8)  # each has to start first
+    processes = min(len(os.sched_getaffinity(0)), shape.clips // 2)  # each has to start first
     if processes > 1:
         with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
             for future in [pool.submit(write_moving_clip, *words) for words in work]:

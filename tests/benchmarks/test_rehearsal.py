@@ -65,6 +65,17 @@ def test_rows_of_the_table_are_measured_and_told(out: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_profiled_step_is_told_by_kind_of_kernel(out: Path) -> None:
+    printed, calls = rehearse("throughput", out, "--row", "1", "--gpus", "2", "--profile")
+    (row,) = calls[-1]["rows"]
+    kinds = {kind["what"]: kind["s/step"] for kind in row["kinds"]}
+    assert row["run"] == "ours-16k-packs-profiled" and {"communication", "attention decoder", "GEMM vision"} <= set(
+        kinds
+    )
+    assert 0 <= row["waited_s"] < row["profiled_s"] and row["kernels"][0]["kernel"] in printed
+
+
+@pytest.mark.slow
 def test_memory_rows_say_all_that_the_prediction_needs(out: Path) -> None:
     from predictions import compare, read_rows
 

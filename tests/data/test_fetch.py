@@ -167,7 +167,7 @@ def test_a_file_of_the_users_stays(server: Hub, tmp_path: Path) -> None:
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     out.mkdir()
     (out / "README.md").write_text("my own notes")
-    assert codes(out, ["av"]) == {"DATA_OUTPUT_EXISTS"} and (out / "README.md").read_text() == "my own notes"
+    assert codes(out, ["av"]) == {"OUTPUT_EXISTS"} and (out / "README.md").read_text() == "my own notes"
     assert sorted(path.name for path in out.iterdir()) == ["README.md"]
     (out / "README.md").unlink()
     fetch(SET, ["av"], out)

@@ -541,7 +541,7 @@ def test_another_output_is_never_replaced(tmp_path: Path) -> None:
         assert not convert(root, tmp_path / form, form).facts["written"]
     with pytest.raises(ProblemError) as stopped:
         convert(root, root / "annotations.json", "llava")
-    assert codes(stopped) == {"DATA_OUTPUT_EXISTS"}
+    assert codes(stopped) == {"OUTPUT_EXISTS"}
 
 
 @pytest.mark.parametrize(("to", "name"), [("parquet", "m.csv"), ("llava", "m.jsonl"), ("hf", "m.parquet")])

@@ -199,7 +199,7 @@ def test_the_same_split_again_writes_nothing_and_another_is_refused(tmp_path: Pa
     assert not split_dataset(root, "", out, 0.3, 0, "kind").written
     with pytest.raises(ProblemError) as stopped:
         split_dataset(root, "", out, 0.3, 1, "kind")
-    assert set(codes(stopped)) == {"DATA_OUTPUT_EXISTS"}
+    assert set(codes(stopped)) == {"OUTPUT_EXISTS"}
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.json")} == before
 
 
@@ -208,7 +208,7 @@ def test_a_folder_in_the_place_of_a_link_is_refused_before_anything_is_written(t
     (out / "val" / "v").mkdir(parents=True)
     with pytest.raises(ProblemError) as stopped:
         split_dataset(root, "", out, 0.3, 0, "kind")
-    assert codes(stopped) == ["DATA_OUTPUT_EXISTS"] and not list(out.rglob("*.json"))
+    assert codes(stopped) == ["OUTPUT_EXISTS"] and not list(out.rglob("*.json"))
 
 
 @pytest.mark.parametrize("share", [0, 1, -0.1, 2, float("nan")])

@@ -102,7 +102,7 @@ def test_a_damaged_newest_checkpoint_is_skipped_for_the_one_before(
     # Named by its path it is no other one's place to be taken.
     with pytest.raises(ProblemError) as caught:
         started(run, str(run.checkpoints / "step_6"))
-    assert caught.value.problems[0].code == "ENGINE_NO_CHECKPOINT"
+    assert caught.value.problems[0].code == "RESUME_NO_CHECKPOINT"
 
 
 def test_where_no_checkpoint_is_whole_nothing_starts_anew(run: RunFolder) -> None:
@@ -111,7 +111,7 @@ def test_where_no_checkpoint_is_whole_nothing_starts_anew(run: RunFolder) -> Non
     with pytest.raises(ProblemError) as caught:
         started(run)
     (problem,) = caught.value.problems
-    assert problem.code == "ENGINE_NO_CHECKPOINT"
+    assert problem.code == "RESUME_NO_CHECKPOINT"
     assert all(f"step_{step}" in problem.message for step in (2, 4, 6))
 
 
@@ -165,7 +165,7 @@ def test_a_checkpoint_runs_no_code(run: RunFolder, tmp_path: Path, where: str, w
     spec = spec_of(world, tmp_path / "again", train__resume=str(step_6), train__max_num_steps=7, train__epoch=7)
     with pytest.raises(ProblemError) as caught:
         train_here(spec, tmp_path / "other")
-    assert caught.value.problems[0].code in ("ENGINE_NO_CHECKPOINT", "ENGINE_RESUME_MISMATCH")
+    assert caught.value.problems[0].code in ("RESUME_NO_CHECKPOINT", "RESUME_MISMATCH")
     assert not proof.exists()
 
 
@@ -196,4 +196,4 @@ def test_what_a_run_that_goes_on_changes_is_told_or_refused(
         with pytest.raises(ProblemError) as caught:
             train_here(spec, tmp_path / key / "run")
         (problem,) = caught.value.problems
-        assert problem.code == "ENGINE_RESUME_MISMATCH" and key.replace("__", ".") in problem.message
+        assert problem.code == "RESUME_MISMATCH" and key.replace("__", ".") in problem.message

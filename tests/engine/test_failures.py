@@ -130,7 +130,7 @@ def test_a_resume_that_would_lose_what_was_trained_is_refused(world: SimpleNames
     ):
         with pytest.raises(ProblemError) as refused:
             train_here(tiny_spec(tmp_path, world.model, world.root, {**resume, **change}), tmp_path / "run")
-        assert [problem.code for problem in refused.value.problems] == ["ENGINE_RESUME_MISMATCH"], change
+        assert [problem.code for problem in refused.value.problems] == ["RESUME_MISMATCH"], change
     (tmp_path / "run/checkpoints/step_9").mkdir()  # a stray folder is no checkpoint
     (tmp_path / "run/checkpoints/.unfinished-step_3").mkdir()  # nor is what a kill left
     end = attempt(world, tmp_path, resume)

@@ -197,7 +197,7 @@ def test_a_checkpoint_of_another_base_is_refused(world: SimpleNamespace, tmp_pat
     over = OPTIONS | {"policy.quantization": None, "train.resume": str(next((world.run / "checkpoints").iterdir()))}
     with pytest.raises(ProblemError, match="base_precision") as refused:
         train_here(tiny_spec(tmp_path, world.model, world.root, over), tmp_path / "run")
-    assert refused.value.problems[0].code == "ENGINE_RESUME_MISMATCH"
+    assert refused.value.problems[0].code == "RESUME_MISMATCH"
 
 
 def test_training_goes_on_from_an_adapter_of_a_base_of_its_precision_alone(

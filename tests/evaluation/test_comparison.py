@@ -233,7 +233,7 @@ def test_answers_of_cosmos_reason1_are_scored_by_the_same_rules(tmp_path: Path) 
     assert [problem["code"] for problem in found["problems"]] == ["RESULTS_TWICE"]
     assert json.loads((tmp_path / "out/metrics.json").read_text()) == metrics
     again = run_here([*command, "--out", str(tmp_path / "out")], cwd=tmp_path)
-    assert again.returncode == 3 and "DATA_OUTPUT_EXISTS" in again.stdout
+    assert again.returncode == 3 and "OUTPUT_EXISTS" in again.stdout
     same = compare(tmp_path / "results", tmp_path / "out")
     assert (same.whole.fixed, same.whole.broken, same.whole.n) == (0, 0, 3)
 

@@ -140,7 +140,7 @@ def test_rows_that_the_base_set_has_are_no_news(sets: dict[str, Path], tmp_path:
 @pytest.mark.parametrize("name", ["base", "new", "kpi"])
 def test_no_set_that_is_read_is_replaced(sets: dict[str, Path], name: str) -> None:
     before = (sets[name] / "annotations.json").read_bytes()
-    with pytest.raises(ProblemError, match="DATA_OUTPUT_EXISTS"):
+    with pytest.raises(ProblemError, match="OUTPUT_EXISTS"):
         assemble(request(sets, sets[name]))
     assert (sets[name] / "annotations.json").read_bytes() == before
 

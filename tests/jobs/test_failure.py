@@ -18,7 +18,7 @@ from vidqa.jobs.platforms import engine_process
         ("STORAGE_DENIED", "credential"),
         ("STORAGE_UNREACHABLE", "infrastructure"),
         ("ENGINE_OUT_OF_MEMORY", "out of memory"),
-        ("ENGINE_RESUME_MISMATCH", "spec"),
+        ("RESUME_MISMATCH", "spec"),
         ("ENV_FILE_REFUSED", "infrastructure"),
         ("ENGINE_NO_GRADIENT", "program"),
         ("INTERNAL", "program"),

@@ -251,7 +251,7 @@ def test_an_adapter_that_stays_one_names_its_base_as_the_hub_does(copy_of: Expor
     assert write_release(copy_of, tmp_path / "m", merge=False).how == "found"
     with pytest.raises(ProblemError) as refused:
         write_release(copy_of, tmp_path / "m", merge=True)
-    assert codes(refused) == ["EXPORT_OUT"] and "as it is" in refused.value.problems[0].message
+    assert codes(refused) == ["OUTPUT_EXISTS"] and "as it is" in refused.value.problems[0].message
 
 
 @pytest.mark.parametrize("there", ["file", "folder", "run"])
@@ -265,7 +265,7 @@ def test_a_folder_with_something_else_is_left_alone(runs: SimpleNamespace, tmp_p
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(ProblemError) as refused:
         write_release(find(str(runs.lora)), out, merge=True)
-    assert codes(refused) == ["EXPORT_OUT"] and sorted(tmp_path.rglob("*")) == before
+    assert codes(refused) == ["OUTPUT_EXISTS"] and sorted(tmp_path.rglob("*")) == before
 
 
 def test_what_a_kill_left_and_what_was_cut_off_is_made_again(runs: SimpleNamespace, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_what_only_decoding_found_is_left_out(case: Case) -> None:
 @pytest.mark.parametrize(
     ("raw", "target", "code", "words"),
     [
-        (None, "train.json", "FIX_EXISTS", "already"),
+        (None, "train.json", "OUTPUT_EXISTS", "already"),
         ("[1, 2]", "new.json", "DATA_EMPTY", "none of 2 records can be used"),
         ("[{]", "new.json", "DATA_SYNTAX", ""),
         ("", "new.json", "DATA_EMPTY", "the file is empty"),
@@ -121,4 +121,4 @@ def test_the_script(case: Case) -> None:
     assert done.returncode == Exit.INPUT and said["problems"]  # of the file as it is, not of the corrected one
     assert said["data"]["fix"]["records"] == 4 and len(said["data"]["fix"]["changes"]) == 9
     again = run_here([sys.executable, str(SCRIPT), *map(str, words)], cwd=case.folder)
-    assert again.returncode == Exit.REFUSED and json.loads(again.stdout)["problems"][0]["code"] == "FIX_EXISTS"
+    assert again.returncode == Exit.INPUT and json.loads(again.stdout)["problems"][0]["code"] == "OUTPUT_EXISTS"

@@ -84,7 +84,7 @@ OPTION = Code(
     Exit.USAGE,
 )
 OUTPUT_EXISTS = Code(
-    "DATA_OUTPUT_EXISTS",
+    "OUTPUT_EXISTS",
     "A file or folder of another content is in the place of an output; it is never overwritten.",
     "Nothing was changed. Give another --out, or remove what is there yourself.",
 )

@@ -67,7 +67,7 @@ def convert(
     keep the names they have, relative to the media path that is given back (of several sets see `merged`); nothing is
     copied.
     Raises everything that is wrong with the records, DATATOOLS_FORMAT, DATATOOLS_PROMPT,
-    DATA_OPTION, DATA_OUTPUT_EXISTS, STORAGE_NO_SPACE.
+    DATA_OPTION, OUTPUT_EXISTS, STORAGE_NO_SPACE.
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
     places = [media_path] if isinstance(media_path, str) else list(media_path) or [""]

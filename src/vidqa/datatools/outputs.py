@@ -187,7 +187,7 @@ def hub_folder(folder: Path, records: Sequence[Record]) -> dict[Path, bytes]:
 def write_new(files: Mapping[Path, bytes]) -> bool:
     """Write all files; False where every one of them is there already with this very content.
 
-    Nothing is written if any of them is there with another content. Raises DATA_OUTPUT_EXISTS,
+    Nothing is written if any of them is there with another content. Raises OUTPUT_EXISTS,
     STORAGE_NO_SPACE.
     """
     there = {path: _content_of(path) for path in files}

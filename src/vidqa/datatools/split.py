@@ -87,7 +87,7 @@ def split_dataset(
     media which were found by their last names are named by their paths. Where all media are named relative to one
     folder, each part gets hard links to its media, and is a data set of its own.
 
-    Raises DATA_OPTION, DATA_SPLIT, DATA_OUTPUT_EXISTS, STORAGE_NO_SPACE and every error of the data.
+    Raises DATA_OPTION, DATA_SPLIT, OUTPUT_EXISTS, STORAGE_NO_SPACE and every error of the data.
     """
     if not 0 < share < 1:
         raise OPTION.error("--share", f"{share:g} is not between 0 and 1", "give for example 0.1")
@@ -205,7 +205,7 @@ def media_links(media: MediaSource, pairs: Sequence[Pair]) -> Links | None:
 
 
 def check_part(folder: Path, links: Links | None) -> None:
-    """Raises DATA_OUTPUT_EXISTS if the folder holds anything but an earlier run's annotations and links of this
+    """Raises OUTPUT_EXISTS if the folder holds anything but an earlier run's annotations and links of this
     part."""
     was_written = (folder / ANNOTATIONS).exists()
     for parent, subfolders, files in os.walk(folder):

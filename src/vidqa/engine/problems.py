@@ -42,17 +42,6 @@ ENGINE_ROLLOUT_DIFFERS = Code(
     "Report it with the run folder; resume from the last checkpoint.",
     Exit.JOB_FAILED,
 )
-ENGINE_RESUME_MISMATCH = Code(
-    "ENGINE_RESUME_MISMATCH",
-    "The checkpoint was made by another spec or from other data.",
-    "Resume with the spec and the data of that run, or start a new run (train.resume = false).",
-)
-ENGINE_NO_CHECKPOINT = Code(
-    "ENGINE_NO_CHECKPOINT",
-    "There is no checkpoint to resume from, or its files are missing, cut off, changed, or not those of a checkpoint.",
-    "Resume from another: train.resume = true takes the run's newest whole one; or name its folder step_N or epoch_N; "
-    "false starts anew.",
-)
 ENGINE_SAVE_FAILED = Code(
     "ENGINE_SAVE_FAILED",
     "A checkpoint or export could not be written; earlier ones are untouched.",

@@ -324,7 +324,7 @@ def _of_videos(place: Path, files: list[Path]) -> tuple[list[Item], list[Problem
 
 
 def require_empty(out: Path) -> None:
-    """Make a folder for scored results. Raises DATA_OUTPUT_EXISTS where something is in it, or it cannot be made."""
+    """Make a folder for scored results. Raises OUTPUT_EXISTS where something is in it, or it cannot be made."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         names = sorted(path.name for path in out.iterdir())

@@ -29,8 +29,8 @@ from vidqa.jobs.job_spec import spec_of
 from vidqa.jobs.launch import Launched, Ready, Resources, unchecked
 from vidqa.jobs.platforms import platform
 from vidqa.jobs.platforms._base import State
-from vidqa.jobs.problems import RESUME_NO_CHECKPOINT
 from vidqa.jobs.records import JobRecord
+from vidqa.planning.problems import RESUME_NO_CHECKPOINT
 from vidqa.spec.keys import with_values
 
 

@@ -27,8 +27,9 @@ from vidqa.jobs.job_spec import JobSpec, fetch_weights, job_spec_of, load_job_sp
 from vidqa.jobs.platforms import job_store, platform, site
 from vidqa.jobs.platforms._base import Job, Platform, Rendered, State
 from vidqa.jobs.platforms.processes import this_process
-from vidqa.jobs.problems import JOB_NOT_DONE, NOT_AGREED, PLATFORM_NODES, PLATFORM_SILENT, RESUME_NO_CHECKPOINT
+from vidqa.jobs.problems import JOB_NOT_DONE, NOT_AGREED, PLATFORM_NODES, PLATFORM_SILENT
 from vidqa.jobs.records import JobRecord
+from vidqa.planning.problems import RESUME_NO_CHECKPOINT
 
 SAME_WORK = (State.PENDING, State.RUNNING, State.COMPLETE)  # of a job that a launch of the same spec need not repeat
 # Of a record, also in run.json.

@@ -26,7 +26,7 @@ from vidqa.core.run_folder import ANSWERS, RunFolder
 from vidqa.data import load_records
 from vidqa.data.archive import archive_and_member, is_archive
 from vidqa.data.media import IMAGES, VIDEOS, kind_of
-from vidqa.data.problems import EMPTY, FILE_MISSING, MEDIA_MISSING
+from vidqa.data.problems import EMPTY, FILE_MISSING, MEDIA_MISSING, OUTPUT_EXISTS
 from vidqa.data.record import Record
 from vidqa.data.sources.files import media_below
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec
@@ -34,8 +34,9 @@ from vidqa.jobs.launch import refuse_busy
 from vidqa.jobs.platforms import local
 from vidqa.jobs.platforms._base import Job
 from vidqa.jobs.platforms.engine_process import gpu_problems
-from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE, RESUME_NO_CHECKPOINT, RUN_FOLDER_TAKEN
+from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE
 from vidqa.jobs.runs import newest_run
+from vidqa.planning.problems import RESUME_NO_CHECKPOINT
 from vidqa.spec import Layer, dump, parse_set, resolve
 from vidqa.spec.parent_layers import model_layer
 from vidqa.spec.prompt_files import prompt_layer, with_reasoning
@@ -43,6 +44,7 @@ from vidqa.spec.prompt_files import prompt_layer, with_reasoning
 ACTION = "inference"
 PROOF = "proof"  # the run folder of a proof
 MOST_WORKERS = 2
+OTHER_OUT = "let --out name a new folder, or ask there all that was asked before"
 QUESTIONS = "asked.jsonl"  # in the run folder: the questions, as annotations without answers
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")  # what names media beside questions
 COLUMNS = ("file", "question", "answer", "status", "finish_reason", "spans_s")
@@ -200,19 +202,19 @@ def _files(place: str) -> list[tuple[str, str]]:
 
 @contextmanager
 def _run_folder(out: Path | None) -> Iterator[Path]:
-    """Raises RUN_FOLDER_TAKEN for a folder with other contents."""
+    """Raises OUTPUT_EXISTS for a folder with other contents."""
     if out is None:
         with TemporaryDirectory(prefix="vidqa-infer-") as folder:
             yield Path(folder)
         return
     if out.exists() and not (out / QUESTIONS).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise RUN_FOLDER_TAKEN.error(out, "it holds something else than the answers to earlier questions")
+        raise OUTPUT_EXISTS.error(out, "it holds something else than the answers to earlier questions", OTHER_OUT)
     out.mkdir(parents=True, exist_ok=True)
     yield out.absolute()
 
 
 def _require_earlier(folder: Path, rows: list[Row]) -> None:
-    """Answers that a folder keeps are not replaced by those to other questions. Raises RUN_FOLDER_TAKEN."""
+    """Answers that a folder keeps are not replaced by those to other questions. Raises OUTPUT_EXISTS."""
     if not (folder / QUESTIONS).is_file():
         return
     current = {json.dumps(row, sort_keys=True) for row in rows}
@@ -220,12 +222,12 @@ def _require_earlier(folder: Path, rows: list[Row]) -> None:
         with (folder / QUESTIONS).open("rb") as lines:
             earlier = [{name: value for name, value in json.loads(line).items() if name != "id"} for line in lines]
     except (OSError, ValueError, AttributeError, RecursionError) as foreign:
-        raise RUN_FOLDER_TAKEN.error(folder, f"its {QUESTIONS} cannot be read: {foreign}") from foreign
+        raise OUTPUT_EXISTS.error(folder, f"its {QUESTIONS} cannot be read: {foreign}", OTHER_OUT) from foreign
     for row in earlier:
         if json.dumps(row, sort_keys=True) not in current:
             what = row.get("question") or row.get("messages", "the prompt")
             medium = row.get("video") or row.get("image") or "its media"
-            raise RUN_FOLDER_TAKEN.error(folder, f"it has the answer to {str(what)[:200]!r} about {medium}")
+            raise OUTPUT_EXISTS.error(folder, f"it has the answer to {str(what)[:200]!r} about {medium}", OTHER_OUT)
 
 
 def problems_of(rows: list[Row]) -> list[Problem]:

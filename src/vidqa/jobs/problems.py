@@ -3,11 +3,6 @@ they run."""
 
 from vidqa.core.problem import Code, Exit
 
-RUN_FOLDER_TAKEN = Code(
-    "RUN_FOLDER_TAKEN",
-    "The folder that answers are to be kept in holds something else, or the answers to other questions.",
-    "Let --out name a new folder, or ask there all that was asked before.",
-)
 JOB_NOT_FOUND = Code(
     "JOB_NOT_FOUND",
     "There is no job of this name, or what changes a job names none: the newest one need not be the one that is meant.",
@@ -50,12 +45,6 @@ JOB_NOT_DONE = Code(
     "scripts/jobs.py retry JOB resumes it. --new-run starts another run.",
     Exit.NOT_DONE,
 )
-RESUME_NO_CHECKPOINT = Code(
-    "RESUME_NO_CHECKPOINT",
-    "train.resume names no complete checkpoint, or there is no run of the same spec to continue or to prove.",
-    "Name a folder checkpoints/step_N or epoch_N of a run, set train.resume to true in the run's own spec, or start "
-    "anew with --new-run.",
-)
 NOT_AGREED = Code(
     "JOB_NOT_AGREED",
     "The job would run in the image that config.json records, or fail again as it did, and nobody has agreed to that.",
@@ -72,12 +61,6 @@ EXPORT_UNPROVED = Code(
     "EXPORT_UNPROVED",
     "Nothing says which loss an export must have, so nobody can prove that what is made of it is the trained model.",
     "Name another export of the run, or train on: its next export is proved.",
-)
-EXPORT_OUT = Code(
-    "EXPORT_OUT",
-    "The folder that an export shall go to holds something else, or cannot be written.",
-    "Name an empty or a new folder.",
-    Exit.USAGE,
 )
 EXPORT_FAILED = Code(
     "EXPORT_FAILED",

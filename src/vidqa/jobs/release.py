@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vidqa.core.cli import refused_writes
 from vidqa.core.environment import OF_THE_ENGINE, PARENT, child_environment, python_path
 from vidqa.core.files import now, read_object, remove, write_json, write_text
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import EXPORT, PROOF, UNFINISHED, RunFolder
+from vidqa.data.problems import OUTPUT_EXISTS
 from vidqa.families.weights import check_weights
 from vidqa.jobs.exports import ExportSource, origin_of, point_to_hub
 from vidqa.jobs.model_card import Scores, card_text, scores_of
-from vidqa.jobs.problems import EXPORT_FAILED, EXPORT_OUT
+from vidqa.jobs.problems import EXPORT_FAILED
 from vidqa.spec.parent_layers import view_of
 
 CARD = "README.md"
@@ -39,34 +41,32 @@ class Release:
 
 
 def write_release(source: ExportSource, out: Path, *, merge: bool) -> Release:
-    """Export once more into `out`, `merge` for an adapter that goes into its base. Raises EXPORT_OUT, EXPORT_FAILED,
-    and whatever is wrong with the weights or with the proof's sample."""
+    """Export once more into `out`, `merge` for an adapter that goes into its base. Raises OUTPUT_EXISTS,
+    ENV_FILE_REFUSED, EXPORT_FAILED, and whatever is wrong with the weights or with the proof's sample."""
     merge = merge and source.is_adapter
     identity = {"run": source.run.path.name, "export": source.export.name, "sha256": source.sha256, "merged": merge}
     facts = read_object(out / EXPORT)
     is_whole = facts.get("made_of") == identity and (out / PROOF).is_file() and not check_weights(out)
     how = "found" if is_whole else "made"
-    try:
+    with refused_writes(out):
         if how == "made":
             _require_free(out, facts, identity)
             facts = _make(source, out, identity, merge=merge)
         return _with_card(source, out, how, facts, merge=merge)
-    except OSError as failed:
-        raise EXPORT_OUT.error(out, f"it cannot be written: {failed.strerror or failed}") from failed
 
 
 def _require_free(out: Path, facts: dict[str, Any], identity: dict[str, Any]) -> None:
-    """Raises EXPORT_OUT for a folder with anything in it but this export, damaged."""
+    """Raises OUTPUT_EXISTS for a folder with anything in it but this export, damaged."""
     if out.exists() and not out.is_dir():
-        raise EXPORT_OUT.error(out, "it is a file")
+        raise OUTPUT_EXISTS.error(out, "it is a file")
     identity_there = facts.get("made_of")
     if not out.is_dir() or not any(out.iterdir()) or identity_there == identity:
         return
     if not isinstance(identity_there, dict):
-        raise EXPORT_OUT.error(out, "it holds files that this script has not written")
+        raise OUTPUT_EXISTS.error(out, "it holds files that this script has not written")
     kind = "merged" if identity_there.get("merged") else "as it is"
     run, export = identity_there.get("run"), identity_there.get("export")
-    raise EXPORT_OUT.error(out, f"it holds the export {export} of the run {run}, {kind}, or an older one")
+    raise OUTPUT_EXISTS.error(out, f"it holds the export {export} of the run {run}, {kind}, or an older one")
 
 
 def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: bool) -> dict[str, Any]:

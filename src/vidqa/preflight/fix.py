@@ -22,7 +22,6 @@ from vidqa.data.problems import ProblemCollector
 from vidqa.data.record import Record
 from vidqa.data.sources import open_source
 from vidqa.preflight import media_probe
-from vidqa.preflight.problems import FIX_EXISTS
 from vidqa.spec.keys import value_at
 from vidqa.video import ImageMeta, VideoMeta, fps_disagreement
 from vidqa.video.probe import probe_many
@@ -69,11 +68,11 @@ def fix_annotations(spec_path: Path, action: str, target: Path) -> FixReport:
 
     Roles get their known names, tags are set to the media that a record lists, missing ids are given and repeated ones
     changed, a wrong video_fps becomes the file's, and fields that are no JSON go; what is still wrong, or whose media
-    are missing or broken, is left out. Raises FIX_EXISTS, DATA_EMPTY where no record can be used, and what reading the
-    spec and the file raises.
+    are missing or broken, is left out. Raises OUTPUT_EXISTS, DATA_EMPTY where no record can be used, and what reading
+    the spec and the file raises.
     """
     if target.exists():
-        raise FIX_EXISTS.error(target, "there is a file of this name already")
+        raise codes.OUTPUT_EXISTS.error(target, "a file of this name exists already", "name a new file with --fix")
     run_spec, (data, *_) = spec.load(spec_path, action), actions.action(action).data
     path, media_path = value_at(run_spec, data.annotations), value_at(run_spec, data.media)
     source = open_source(path, str(media_path))

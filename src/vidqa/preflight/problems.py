@@ -47,13 +47,6 @@ PAIR_MISMATCH = Code(
     "would not compare.",
     "Give both specs the same base model, vision table and system prompt; build_spec.py evaluate --parent-run does it.",
 )
-RESUME_MISMATCH = Code(
-    "RESUME_MISMATCH",
-    "The data, batch, seed, base model or trained part is not what the checkpoint was trained with: samples would be "
-    "repeated or left out, or the saved weights mean something else.",
-    "Restore what changed, such as the base model, trained parts and adapters of the earlier run, or start a new run "
-    "from its export.",
-)
 MEMORY = Code(
     "BUDGET_MEMORY",
     "What the data makes a GPU hold at one time does not fit into its memory: the job would end with CUDA out of "
@@ -66,10 +59,4 @@ ANSWER_LENGTH = Code(
     "few for one that thinks first.",
     "Set generation.max_tokens = 32 for a model that answers at once (an answer that never ends then takes 32 steps), "
     'or 4096 for one that thinks first; evaluation.method = "score" writes nothing.',
-)
-FIX_EXISTS = Code(
-    "FIX_EXISTS",
-    "Corrected annotations are only ever written to a new file.",
-    "Give --fix the name of a file that does not exist.",
-    Exit.REFUSED,
 )

@@ -15,10 +15,10 @@ from vidqa.data.storage import hub
 from vidqa.families import family_of
 from vidqa.families.weights import weight_files
 from vidqa.jobs.job_spec import model_names
-from vidqa.jobs.problems import RESUME_NO_CHECKPOINT
 from vidqa.planning import resume_compat
+from vidqa.planning.problems import RESUME_MISMATCH, RESUME_NO_CHECKPOINT
 from vidqa.preflight.inputs import Inputs, Skip
-from vidqa.preflight.problems import PAIR_MISMATCH, RESUME_MISMATCH
+from vidqa.preflight.problems import PAIR_MISMATCH
 from vidqa.spec.keys import flat
 from vidqa.spec.models import EvaluateSpec, TrainSpec
 from vidqa.spec.parent_layers import SAME_IN_BOTH

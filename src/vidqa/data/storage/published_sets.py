@@ -87,7 +87,7 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
     """Bring the data set, or these subsets of it, into `folder`, and unpack its archives there.
 
     Nothing is written before the hub has agreed, every subset is known, and the disk has room.
-    Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, DATA_OPTION, DATA_OUTPUT_EXISTS,
+    Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, DATA_OPTION, OUTPUT_EXISTS,
     STORAGE_NO_SPACE, REMOVAL_OUTSIDE.
     """
     name = f"{hub_dataset.PREFIX}{published.repository}"
@@ -135,7 +135,7 @@ def _chosen(published: Published, subsets: Sequence[str], listing: Listing) -> l
 
 
 def _require_ours(due: Sequence[RemoteFile], folder: Path) -> None:
-    """Raises DATA_OUTPUT_EXISTS for a file in the place of one that is due, unless an earlier fetch put it there."""
+    """Raises OUTPUT_EXISTS for a file in the place of one that is due, unless an earlier fetch put it there."""
     fetched = folder / ".cache" / "huggingface" / "download"  # the client notes here what it has fetched
     occupied = [
         folder / file.name

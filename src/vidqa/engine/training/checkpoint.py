@@ -36,13 +36,9 @@ from vidqa.core.run_folder import METADATA, POLICY, TRAINER, RunFolder, changed_
 from vidqa.engine.distributed import World
 from vidqa.engine.loading.freeze import is_adapter
 from vidqa.engine.loading.fsdp import reshard
-from vidqa.engine.problems import (
-    ENGINE_NO_CHECKPOINT,
-    ENGINE_RESUME_MISMATCH,
-    ENGINE_SAVE_FAILED,
-    with_free_space,
-)
+from vidqa.engine.problems import ENGINE_SAVE_FAILED, with_free_space
 from vidqa.engine.torch_private import FileSystem, MemFormatEncoding, StorageInfo, get_layout
+from vidqa.planning.problems import RESUME_MISMATCH, RESUME_NO_CHECKPOINT
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what Adam and AdamW hold of each parameter, besides the number of steps
 SCALES = ("exp_avg_scale", "exp_avg_sq_scale")  # and of each block of its rows, where these are 8-bit codes
@@ -115,22 +111,22 @@ def _cause(failure: BaseException) -> str:
 
 def inspect(folder: Path, world: World) -> dict[str, Any]:
     """trainer.json of a checkpoint that is whole; the ranks read its files together. Raises
-    ENGINE_NO_CHECKPOINT where there is none, or its files are not what was written."""
+    RESUME_NO_CHECKPOINT where there is none, or its files are not what was written."""
 
     def facts() -> dict[str, Any]:
         if not (folder / TRAINER).is_file():
-            raise ENGINE_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: it has no {TRAINER}")
+            raise RESUME_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: it has no {TRAINER}")
         try:
             trainer = read_checkpoint(folder)
             read_table(folder)
         except ValueError as damaged:
-            raise ENGINE_NO_CHECKPOINT.error(folder, str(damaged)) from damaged
+            raise RESUME_NO_CHECKPOINT.error(folder, str(damaged)) from damaged
         return trainer
 
     trainer = world.on_main(facts)
     changed = world.gather(changed_file(folder, trainer, world.rank, world.size))
     if damage := next((text for text in changed if text), None):
-        raise ENGINE_NO_CHECKPOINT.error(folder, damage)
+        raise RESUME_NO_CHECKPOINT.error(folder, damage)
     return trainer
 
 
@@ -140,7 +136,7 @@ def load_state(folder: Path, step: int, model: nn.Module, optimizer: torch.optim
         dcp.load(training_state(model, optimizer), storage_reader=Reader(folder), process_group=world.saving)
     except (CheckpointException, RuntimeError, OSError, ValueError) as unlike:
         message = f"the checkpoint does not fit this model: {_cause(unlike)}"
-        raise ENGINE_RESUME_MISMATCH.error(folder, message) from unlike
+        raise RESUME_MISMATCH.error(folder, message) from unlike
     for state in optimizer.state.values():
         state["step"].fill_(step)
 

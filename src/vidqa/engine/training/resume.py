@@ -12,8 +12,8 @@ from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import RunFolder, checkpoint_folder
 from vidqa.engine.data.planned_samples import Prepared
 from vidqa.engine.distributed import World
-from vidqa.engine.problems import ENGINE_NO_CHECKPOINT, ENGINE_RESUME_MISMATCH
 from vidqa.engine.training.checkpoint import inspect, load_state
+from vidqa.planning.problems import RESUME_MISMATCH, RESUME_NO_CHECKPOINT
 from vidqa.planning.resume_compat import (
     compare,
     order_facts,
@@ -71,13 +71,13 @@ def start_of(resume_from: bool | str, run: RunFolder, world: World) -> Start:
             continue
         return Start(trainer["step"], folder, trainer)
     if skipped:
-        raise ENGINE_NO_CHECKPOINT.error(run.checkpoints, f"no checkpoint is whole: {'; '.join(skipped)}")
+        raise RESUME_NO_CHECKPOINT.error(run.checkpoints, f"no checkpoint is whole: {'; '.join(skipped)}")
     return Start()
 
 
 def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, optimizer: Any, world: World) -> None:
     """Load the state of `start` into model and optimizer, and report changed settings. Raises
-    ENGINE_RESUME_MISMATCH."""
+    RESUME_MISMATCH."""
     differences: list[str] = []
     if start.folder:
         differences = _compare(start.folder, start.trainer, facts)
@@ -95,11 +95,11 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
 
 
 def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The settings that differ from the checkpoint's. Raises ENGINE_RESUME_MISMATCH for those that must not."""
+    """The settings that differ from the checkpoint's. Raises RESUME_MISMATCH for those that must not."""
     weights = upgraded_facts(before.get("weights", {}), Path(now["spec"]["policy.model_name_or_path"]))
     refused, differences = compare(folder, {**before, "weights": weights}, now)
     if refused:
-        raise ENGINE_RESUME_MISMATCH.error(folder, "; ".join(refused))
+        raise RESUME_MISMATCH.error(folder, "; ".join(refused))
     return differences
 
 

@@ -91,7 +91,7 @@ class Assembled:
 def assemble(request: Assembly) -> Assembled:
     """Write annotations.json, leaks.json and assembly.json to `request.out`. leaks.json also has unsure leaks, pairs of
     clips without enough detail to compare, whose rows are not left out. Raises CURATION_NOTHING_NEW if no new row is
-    left, CURATION_INPUT for a set that cannot be read, DATA_OUTPUT_EXISTS where it would be replaced."""
+    left, CURATION_INPUT for a set that cannot be read, OUTPUT_EXISTS where it would be replaced."""
     inputs = (request.base, *request.add, *(Path(paths[0]) for paths in request.protected.values()))
     place = request.out / ANNOTATIONS
     if place.exists() and any(file.exists() and place.samefile(file) for file in map(_annotations_in, inputs)):

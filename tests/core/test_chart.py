@@ -19,8 +19,8 @@ def test_points_land_between_the_edges_in_proportion() -> None:
     drawn = draw("c", [Line("a", [(0, 0.0), (5, 5.0), (10, 10.0)])], from_zero=True)
     assert drawn is not None
     (x0, y0), (x1, y1), (x2, y2) = places(str(drawn["lines"][0]["path"]))
-    assert (x0, x2) == (drawn["left"], drawn["right"]) and x1 == pytest.approx((x0 + x2) / 2, abs=0.1)
-    assert y0 == drawn["floor"] and drawn["top"] < y2 < y1 < y0 and y1 == pytest.approx((y0 + y2) / 2, abs=0.1)
+    assert (x0, x2) == (0, drawn["width"]) and x1 == pytest.approx((x0 + x2) / 2, abs=0.1)
+    assert y0 == drawn["height"] and 0 < y2 < y1 < y0 and y1 == pytest.approx((y0 + y2) / 2, abs=0.1)
     zero = next(tick for tick in drawn["y_ticks"] if tick["text"] == "0")
     five = next(tick for tick in drawn["y_ticks"] if tick["text"] == "5")
     assert (zero["at"], five["at"]) == pytest.approx((y0, y1), abs=0.1)
@@ -54,7 +54,7 @@ def test_a_first_step_that_compiles_does_not_flatten_the_others() -> None:
     drawn = draw("c", [Line("a", points)], from_zero=True, capped=True)
     assert drawn is not None and drawn["note"] == "Beyond the upper edge: step 1, up to 90."
     heights = [y for _, y in places(str(drawn["lines"][0]["path"]))]
-    assert heights[0] < heights[1] < (drawn["top"] + drawn["floor"]) / 2  # the usual steps use the room
+    assert heights[0] < heights[1] < drawn["height"] / 2  # the usual steps use the room
 
 
 @pytest.mark.parametrize(
@@ -89,3 +89,12 @@ def test_marks_of_one_name_share_a_place_in_the_legend() -> None:
     drawn = draw("c", [Line("a", [(1, 1.0), (4, 2.0)])], marks=marks)
     assert drawn is not None
     assert drawn["legend"] == [("one", "a"), ("mark", "epoch"), ("mark good", "best")]
+
+
+def test_the_axis_and_every_point_say_what_x_counts() -> None:
+    points = [(0.0, 10.0), *((float(n), 0.5) for n in range(1, 40))]
+    drawn = draw("c", [Line("KPI set", points, dots=True)], x_name="round", capped=True)
+    assert (
+        drawn is not None and drawn["x_name"] == "round" and drawn["note"].startswith("Beyond the upper edge: round 0")
+    )
+    assert drawn["lines"][0]["dots"][3]["text"] == "KPI set, round 3: 0.5"

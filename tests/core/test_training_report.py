@@ -123,8 +123,16 @@ def test_the_page_says_how_it_went(tmp_path: Path) -> None:
         assert said.replace(" ", "") in page.words.replace(" ", ""), said
     names = [svg["aria-label"] for svg in page.all("svg")]
     assert names[0] == "Loss" and len(names) == 8
+    assert not page.all("text"), "words in a drawing would shrink with it on a narrow screen"
+    assert page.words.count(" step ") >= 8, "the axis of each chart"
+    assert "accuracy, step 10: 75" in page.text, "shares are drawn in percent"
     marks = [text for text in ("epoch 1 ends", "epoch 2 ends", "best: step_40") if text in page.text]
     assert len(marks) == 3
+
+
+def test_printed_pages_are_dark_on_white(tmp_path: Path) -> None:
+    style = report(read_training(make_run(tmp_path / "run", steps=1).path))
+    assert "@media screen and (prefers-color-scheme: dark)" in style and "@media (prefers-color-scheme" not in style
 
 
 def test_the_page_needs_no_network_and_runs_nothing(tmp_path: Path) -> None:

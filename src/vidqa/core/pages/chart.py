@@ -18,12 +18,12 @@ MOST_POINTS = 600  # of one line; of more, the lowest and highest of each stretc
 SMOOTHED = 0.04  # share of the points that a smoothed one is the mean of
 MOST_DOTS = 120  # with so many points each gets a dot that says its value
 LOG_FROM = 30  # a curve that spans more than so many times its least value gets a logarithmic axis, where it may
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 236, 58, 12, 12, 26
+WIDTH, HEIGHT = 1000, 200  # units of the plot, which a page stretches to its own size
 
 
 @dataclass(frozen=True)
 class Line:
-    """Points by rising x. `look` is one, two or pale; with `dots` each point shows its value. Lines of one name
+    """Points by rising x. `look` is one, two, three or pale; with `dots` each point shows its value. Lines of one name
     and look, such as the ends of an interval, share a line of the legend."""
 
     name: str
@@ -69,59 +69,57 @@ def draw(
     lines: Sequence[Line],
     *,
     marks: Sequence[Mark] = (),
-    width: int = WIDTH,
-    height: int = HEIGHT,
+    x_name: str = "step",
     from_zero: bool = False,
     may_be_log: bool = False,
     capped: bool = False,
     note: str = "",
 ) -> Drawn | None:
-    """The chart of what is finite in `lines`; None where that is nothing. With `capped` a few values far above all
-    others stand at the upper edge, and the note says so."""
+    """The chart of what is finite in `lines`; None where that is nothing. `x_name` is what x counts. With `capped` a
+    few values far above all others stand at the upper edge, and the note says so."""
     lines = [Line(curve.name, _finite(curve.points), curve.look, curve.dots) for curve in lines]
     lines = [curve for curve in lines if curve.points]
     if not lines:
         return None
-    x_of, y_of = _x_axis(lines, marks, width), _y_axis(lines, height, from_zero, may_be_log, capped)
+    x_of, y_of = _x_axis(lines, marks), _y_axis(lines, from_zero, may_be_log, capped)
     beyond = sorted({x for line in lines for x, y in line.points if y > y_of.high})
     if beyond:
         top = max(y for line in lines for _, y in line.points)
-        steps = f"step {tick_text(beyond[0])}" if len(beyond) == 1 else f"{len(beyond)} steps"
+        steps = f"{x_name} {tick_text(beyond[0])}" if len(beyond) == 1 else f"{len(beyond)} {x_name}s"
         note = f"Beyond the upper edge: {steps}, up to {tick_text(top)}. {note}".rstrip()
     named = [(line.look, line.name) for line in lines] + [(f"mark {mark.look}".rstrip(), mark.name) for mark in marks]
     named = list(dict.fromkeys(named))
     return {
         "name": name,
-        "width": width,
-        "height": height,
-        "left": LEFT,
-        "right": width - RIGHT,
-        "top": TOP,
-        "floor": height - BOTTOM,
+        "x_name": x_name,
+        "width": WIDTH,
+        "height": HEIGHT,
         "x_ticks": [x_of.tick(value) for value in ticks(x_of.low, x_of.high, 7, whole=True)],
         "y_ticks": [y_of.tick(value) for value in _y_values(y_of)],
         "marks": [{"at": x_of.at(mark.x), "text": mark.text, "look": mark.look} for mark in marks],
-        "lines": [_drawn(line, x_of, y_of) for line in lines],
+        "lines": [_drawn(line, x_of, y_of, x_name) for line in lines],
         "legend": named if len(named) > 1 else [],
         "note": note,
     }
 
 
-def _drawn(line: Line, x_of: Axis, y_of: Axis) -> dict[str, Any]:
+def _drawn(line: Line, x_of: Axis, y_of: Axis, x_name: str) -> dict[str, Any]:
     points = thinned(line.points)
     path = " ".join(f"{'L' if number else 'M'}{x_of.at(x)} {y_of.at(y)}" for number, (x, y) in enumerate(points))
     shown = points if (line.dots and len(points) <= MOST_DOTS) or len(points) == 1 else []
-    dots = [{"x": x_of.at(x), "y": y_of.at(y), "text": f"{line.name}, step {tick_text(x)}: {y:.6g}"} for x, y in shown]
+    dots = [
+        {"x": x_of.at(x), "y": y_of.at(y), "text": f"{line.name}, {x_name} {tick_text(x)}: {y:.6g}"} for x, y in shown
+    ]
     return {"look": line.look, "path": path, "dots": dots}
 
 
-def _x_axis(lines: Sequence[Line], marks: Sequence[Mark], width: int) -> Axis:
+def _x_axis(lines: Sequence[Line], marks: Sequence[Mark]) -> Axis:
     places = [x for line in lines for x in (line.points[0][0], line.points[-1][0])] + [mark.x for mark in marks]
     low, high = min(places), max(places)
-    return Axis(low, high if high > low else low + 1, LEFT, width - RIGHT)
+    return Axis(low, high if high > low else low + 1, 0, WIDTH)
 
 
-def _y_axis(lines: Sequence[Line], height: int, from_zero: bool, may_be_log: bool, capped: bool) -> Axis:
+def _y_axis(lines: Sequence[Line], from_zero: bool, may_be_log: bool, capped: bool) -> Axis:
     values = sorted(y for line in lines for _, y in line.points)
     low, high = values[0], values[-1]
     if capped and len(values) >= 20:
@@ -133,7 +131,7 @@ def _y_axis(lines: Sequence[Line], height: int, from_zero: bool, may_be_log: boo
     if not log:
         room = 0.06 * (high - low) or abs(high) * 0.1 or 1.0
         low, high = low if low == 0 else low - room, high + room
-    return Axis(low, high, height - BOTTOM, TOP, log)
+    return Axis(low, high, HEIGHT, 0, log)
 
 
 def _y_values(axis: Axis) -> list[float]:

@@ -8,13 +8,12 @@ from vidqa.core.pages.chart import Drawn, Line, Mark, draw, smoothed
 from vidqa.core.pages.training_data import Point, Training, number_in, other_run
 
 SMOOTH_FROM = 40  # points from which the loss has a smoothed curve beside the one as it is
-WIDE, TALL = 1080, 300
 MOST_EPOCHS = 24  # that are marked
 
 
 class Chart(NamedTuple):
     """A chart of metrics: (name in the legend, metric or points) of each line. `how` holds words: dots, capped (see
-    `draw`), free (the axis need not begin at zero)."""
+    `draw`), free (the axis need not begin at zero), percent (shares from 0 to 1 are drawn as percentages)."""
 
     title: str
     lines: tuple[tuple[str, str | list[Point]], ...]
@@ -22,12 +21,14 @@ class Chart(NamedTuple):
 
 
 CHARTS = (
-    Chart("Validation, generated answers", (("accuracy", "val/accuracy"), ("cut off", "val/truncated")), "dots"),
+    Chart(
+        "Validation, generated answers, %", (("accuracy", "val/accuracy"), ("cut off", "val/truncated")), "dots percent"
+    ),
     Chart("Learning rate", (("rate", "train/lr"),)),
     Chart("Gradient norm, before clipping", (("norm", "train/grad_norm"),), "capped"),
     Chart("Tokens a second, all ranks", (("tokens", "perf/tokens_per_s"),)),
     Chart("Seconds of a step", (("step", "perf/step_s"), ("of it waiting for video", "perf/data_wait_s")), "capped"),
-    Chart("Share of the GPUs' peak (MFU)", (("MFU", "perf/mfu"),)),
+    Chart("Share of the GPUs' peak (MFU), %", (("MFU", "perf/mfu"),), "percent"),
     Chart("GPU memory, highest so far, GiB", (("memory", "perf/memory_gib"),)),
 )
 POLICY_CHARTS = (
@@ -36,11 +37,11 @@ POLICY_CHARTS = (
         tuple((name, f"rollout/groups_{name.replace(' ', '_')}") for name in ("all right", "all wrong", "dropped")),
     ),
     Chart("Tokens of a completion", (("mean", "rollout/length"), ("longest", "rollout/length_max"))),
-    Chart("Completions that were cut off", (("share", "rollout/truncated"),)),
+    Chart("Completions that were cut off, %", (("share", "rollout/truncated"),), "percent"),
     Chart("Entropy, nats a token", (("entropy", "train/entropy"),)),
     Chart("Divergence from the start (KL), nats a token", (("KL", "train/kl"),)),
     Chart("Probability ratio", (("mean", "train/ratio"), ("largest change", "train/ratio_difference_max"))),
-    Chart("Clipped tokens", (("below", "train/clip_low"), ("above", "train/clip_high"))),
+    Chart("Clipped tokens, %", (("below", "train/clip_low"), ("above", "train/clip_high")), "percent"),
     Chart(
         "Trainer to rollout, log-probability",
         (("mean", "train/rollout_difference"), ("largest", "train/rollout_difference_max")),
@@ -58,9 +59,9 @@ def main_chart(training: Training) -> Drawn | None:
     marks = [*_epochs(training), *_resumes(training), *_best(training)]
     if training.points("rollout/reward"):
         lines = _with_validation(training.points("rollout/reward"), training.points("val/reward"))
-        return draw("Reward", lines, marks=marks, width=WIDE, height=TALL)
+        return draw("Reward", lines, marks=marks)
     lines = _with_validation(training.points("train/loss"), training.points("val/avg_loss"))
-    return draw("Loss", lines, marks=marks, width=WIDE, height=TALL, may_be_log=True)
+    return draw("Loss", lines, marks=marks, may_be_log=True)
 
 
 def _with_validation(train: list[Point], held_out: list[Point]) -> list[Line]:
@@ -79,10 +80,11 @@ def other_charts(training: Training) -> list[Drawn]:
 
 
 def _drawn(training: Training, chart: Chart) -> Drawn | None:
-    lines = [
-        Line(name, training.points(key) if isinstance(key, str) else key, look, dots="dots" in chart.how)
-        for (name, key), look in zip(chart.lines, ("one", "two", "pale"), strict=False)
-    ]
+    scale = 100 if "percent" in chart.how else 1
+    lines = []
+    for (name, key), look in zip(chart.lines, ("one", "two", "three"), strict=False):
+        points = training.points(key) if isinstance(key, str) else key
+        lines.append(Line(name, [(step, scale * value) for step, value in points], look, dots="dots" in chart.how))
     return draw(chart.title, lines, from_zero="free" not in chart.how, capped="capped" in chart.how)
 
 

@@ -110,14 +110,14 @@ def _curve(rounds: Sequence[Row]) -> Any:
     kpi = [(row["round"], 100 * row["kpi"]["accuracy"]) for row in rounds if row["kpi"]]
     control = [(row["round"], 100 * row["control"]["accuracy"]) for row in rounds if row["control"]]
     lines = [
-        Line("selection set, %", [(row["round"], 100 * row["accuracy"]) for row in measured], "one", dots=True),
-        Line("KPI set, %", kpi, "two", dots=True),
-        Line("random samples, %", control, "pale", dots=True),
+        Line("selection set", [(row["round"], 100 * row["accuracy"]) for row in measured], "one", dots=True),
+        Line("KPI set", kpi, "two", dots=True),
+        Line("random samples instead", control, "three", dots=True),
         Line("95 % interval", [(row["round"], 100 * row["ci_low"]) for row in measured], "pale"),
         Line("95 % interval", [(row["round"], 100 * row["ci_high"]) for row in measured], "pale"),
     ]
     rolled_back = [Mark(row["round"], row["why"], "rolled back", "warn") for row in measured if not row["accepted"]]
-    return draw("Accuracy by round", lines, marks=rolled_back)
+    return draw("Accuracy, %", lines, marks=rolled_back, x_name="round")
 
 
 def _pictures(current: RoundState) -> list[tuple[str, list[Row]]]:

@@ -40,7 +40,9 @@ pytestmark = pytest.mark.usefixtures("quick_trials")
 ENOUGH_S = 600.0
 
 
-def test_a_study_begins_with_the_template_and_ends_with_a_report(tmp_path: Path) -> None:
+def test_a_study_begins_with_the_template_and_ends_with_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     study = write_study(tmp_path, "finals.seeds=[7]", "finals.top=1")
     found = carry_out(study)
     assert found.finished and [trial.state for trial in found.trials] == ["complete"] * 4
@@ -66,6 +68,12 @@ def test_a_study_begins_with_the_template_and_ends_with_a_report(tmp_path: Path)
     assert [trial.params for trial in opened.trials] == [trial.values for trial in found.trials]
     assert opened.best_trial.number == best.number, "as optuna-dashboard opens it"
     assert not list(study.glob("trials/*/runs/*/checkpoints")), "nobody goes on from them"
+    compared = {"n": 100, "before": 0.25, "after": 0.5, "difference": 0.25, "ci95": (0.2, 0.3), "verdict": "better"}
+    rows_by_seed = [{"seed": "7", **compared}, {"seed": "8", "verdict": "another recipe"}]
+    monkeypatch.setattr("vidqa.automl.report._comparisons", lambda history: rows_by_seed)
+    report(study)
+    page = (study / "report.html").read_text()
+    assert ">+25.0<" in page and ">+20.0 to +30.0<" in page and "another recipe" in page, "differences are points"
 
 
 @pytest.mark.slow

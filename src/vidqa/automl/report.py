@@ -34,6 +34,7 @@ from vidqa.core.pages.chart import Drawn, Line, draw
 from vidqa.core.pages.page import page
 from vidqa.core.problem import ProblemError
 from vidqa.evaluation.comparison import compare
+from vidqa.evaluation.pages import points
 from vidqa.spec.keys import with_values
 
 BEST_SPEC, BEST_TRIAL, REPORT_PAGE, OPTUNA_JOURNAL = "best_spec.toml", "best.json", "report.html", "optuna.log"
@@ -98,7 +99,7 @@ def _page(study: Study, history: History, data: dict[str, Any]) -> str:
     return page(
         "automl/report.html.j2",
         title=f"Search by {data['algorithm']}: {study.goal.direction} {study.goal.metric}",
-        filters={"numbers": _numbers},
+        filters={"numbers": _numbers, "points": points},
         data=data,
         rows=[trial_row(trial) for trial in [*ranked, *(trial for trial in history.trials if not trial.measured)]],
         names=[parameter.name for parameter in study.space.parameters],
@@ -267,16 +268,17 @@ def _bin_of(parameter: Parameter, trial: Trial) -> Any:
 
 
 def _history_chart(study: Study, history: History) -> Drawn | None:
-    values = [trial.measured[-1].objectives[0] for trial in history.completed]
-    points = [(float(trial.number), value) for trial, value in zip(history.completed, values, strict=True)]
+    completed = sorted(history.completed, key=lambda trial: trial.number)
+    numbers = [float(trial.number) for trial in completed]
+    values = [trial.measured[-1].objectives[0] for trial in completed]
     best = accumulate(values, lambda *pair: min(pair, key=study.goal.loss))
     return draw(
         f"{study.goal.metric} of each trial, and the best so far",
         [
-            Line("trial", sorted(points), "two", dots=True),
-            Line("best so far", [(float(rank), value) for rank, value in enumerate(best)]),
+            Line("result", list(zip(numbers, values, strict=True)), "two", dots=True),
+            Line("best so far", list(zip(numbers, best, strict=True))),
         ],
-        note="By the number of the trial; the line by the order in which they ended.",
+        x_name="trial",
     )
 
 

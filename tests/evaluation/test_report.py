@@ -135,7 +135,7 @@ def test_every_failure_is_a_card_with_frames(tmp_path, video):
     cards = page.all("article")
     assert [(card["data-kind"], card["data-error"]) for card in cards] == [("yes_no", "wrong"), ("yes_no", "unparsed")]
     assert len(page.all("img")) == 4 and all(i["src"].startswith("data:image/jpeg;base64,") for i in page.all("img"))
-    assert "/data/3.mp4" in page.text and "/data/2.mp4" not in page.text and "33.3 %" in page.text
+    assert "/data/3.mp4" in page.text and "/data/2.mp4" not in page.text and "33.3\N{NO-BREAK SPACE}%" in page.text
 
 
 def test_nothing_a_model_or_user_says_becomes_markup(tmp_path):
@@ -151,7 +151,7 @@ def test_the_majority_baseline_and_a_model_with_one_answer_are_on_the_page(tmp_p
     page = made(tmp_path, items)
     assert "Majority-class baseline: 75.0 % (dotted line): yes_no “no”" in " ".join(page.text.split())
     assert "METRIC_ONE_ANSWER yes_no: all 12 answers are 'no'; expected are 9 x 'no', 3 x 'yes'" in page.text
-    assert [mark["title"] for mark in page.all("s")] == ["majority-class baseline: 75.0 %"] * 2
+    assert [mark["title"] for mark in page.all("s")] == ["majority-class baseline: 75.0\N{NO-BREAK SPACE}%"] * 2
 
 
 def test_the_page_needs_no_network(tmp_path):

@@ -32,7 +32,7 @@ def _template(name: str, filters: tuple[tuple[str, Callable[..., str]], ...]) ->
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, percent=percent, sha256=_sha256, **dict(filters))
+    environment.filters.update(number=number, percent=_unbroken_percent, sha256=_sha256, **dict(filters))
     return environment.get_template(name)
 
 
@@ -58,6 +58,11 @@ def card_images(read: Callable[[], list[bytes]]) -> dict[str, Any]:
 
 def percent(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def _unbroken_percent(value: float | None, digits: int = 1) -> str:
+    """No line ends between the number and its sign."""
+    return percent(value, digits).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def number(value: float | None) -> str:

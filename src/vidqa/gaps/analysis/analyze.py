@@ -23,19 +23,12 @@ from vidqa.gaps.analysis.scored_answers import (
     Mode,
     ScoredAnswer,
     ScoredAnswers,
-    Verdict,
-    comparer,
-    own_verdict,
+    compare,
+    error_of,
+    fits,
+    own_judgement,
 )
-from vidqa.gaps.analysis.storage import (
-    Row,
-    find_results,
-    is_judged,
-    keep_apart,
-    read_bytes,
-    storage_problems,
-    write_gaps,
-)
+from vidqa.gaps.analysis.storage import find_results, is_judged, keep_apart, read_bytes, storage_problems, write_gaps
 from vidqa.gaps.problems import GAPS_ANNOTATIONS, GAPS_NO_GROUND_TRUTH, GAPS_NO_RESULT
 
 OTHER_KIND = "ground truths are not of the kind that the mode asks for; they are compared as in mode normalized"
@@ -78,17 +71,16 @@ class Gaps:
         }
 
 
-@dataclass
 class _Remarks:
     """Warnings that many rows share: the number of rows, and the first place."""
 
-    counts: Counter[tuple[Code, str]] = field(default_factory=Counter)
-    first: dict[tuple[Code, str], str] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[Code, str]] = Counter()
+        self.first: dict[tuple[Code, str], str] = {}
 
-    def add(self, code: Code, source: str, index: int | None = None, says: str = "") -> None:
+    def add(self, code: Code, where: str, says: str = "") -> None:
         self.counts[code, says] += 1
-        if self.counts[code, says] == 1:
-            self.first[code, says] = source if index is None else f"{source}[{index}]"
+        self.first.setdefault((code, says), where)
 
     def problems(self) -> list[Problem]:
         problems = []
@@ -123,9 +115,8 @@ def analyze(
         annotations = read_annotations(annotated, kpi_media_path, with_extras=scored is not None)
         if scored is not None:
             scored.annotations = annotations
-        rows: list[Row] = []
-        _Analysis(gaps, annotations, rows, mode, audited, scored).run()
-        write_gaps(rows, gaps_parquet, jsonl)
+        wrong = _Analysis(gaps, annotations, mode, audited, scored).run()
+        write_gaps([answer.as_row(mode) for answer in wrong], gaps_parquet, jsonl)
     return gaps
 
 
@@ -135,22 +126,22 @@ class _Analysis:
 
     gaps: Gaps
     annotations: AnnotationIndex
-    rows: list[Row]
     mode: Mode
     audited: Mapping[str, Answered]
     scored: ScoredAnswers | None
     remarks: _Remarks = field(default_factory=_Remarks)
+    wrong: list[ScoredAnswer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.compare = comparer(self.mode)
         self.answered = bytearray(len(self.annotations.rows))
         self.responses = array("q", bytes(8 * len(self.annotations.rows)))  # a hash of each row's response
 
-    def run(self) -> None:
-        """Book every result and every annotation without one. Raises ProblemError with the errors of single results."""
+    def run(self) -> list[ScoredAnswer]:
+        """Book every result and every annotation without one, and return the wrong and missing ones. Raises
+        ProblemError with the errors of single results."""
         for name, rows in self.annotations.by_id.items():
             if len(rows) > 1:
-                self.remarks.add(GAPS_ANNOTATIONS, name, says=SAME_ID)
+                self.remarks.add(GAPS_ANNOTATIONS, name, SAME_ID)
         faults = ProblemCollector(str(self.gaps.sources[0]))
         for source in self.gaps.sources:
             with storage_problems(source):
@@ -162,24 +153,27 @@ class _Analysis:
         raise_errors(faults.problems)
         self._missing()
         self.gaps.problems = faults.problems + self.remarks.problems()
+        return self.wrong
 
     def _result(self, item: Item, source: str, index: int, is_own: bool) -> None:
         """Book one result; with `is_own` its own verdict holds as long as question and ground truth do."""
         video_id, question, gt, response = item["video_id"], item["question"], item["gt"], item["response"]
-        sample_id, kind = item.get("sample_id", ""), item.get("kind", "")
+        sample_id, kind, where = item.get("sample_id", ""), item.get("kind", ""), f"{source}[{index}]"
         row, remark = self.annotations.find(item, self.answered)
         if remark:
-            self.remarks.add(GAPS_ANNOTATIONS, source, index, remark)
+            self.remarks.add(GAPS_ANNOTATIONS, where, remark)
         if row < 0:
             video = self.annotations.full_path(video_id)
         else:
-            if self._repeated(row, response, source, index):
+            if self._repeated(row, response, where):
                 return
             annotation = self.annotations.rows[row]
             video, question = annotation.video, question or annotation.question
             sample_id, kind = sample_id or annotation.id, kind or annotation.kind
-            if gt != annotation.answer:
-                gt = self._truth(gt, annotation.answer, source, index)
+            truth = annotation.answer
+            if gt and truth and gt != truth and normalise(gt) != normalise(truth):
+                self.remarks.add(GAPS_ANNOTATIONS, where, OTHER_TRUTH)
+            gt = gt or truth
         self.gaps.results += 1
         if reply := self.audited.get(sample_id):
             if not reply.is_usable:
@@ -187,58 +181,48 @@ class _Analysis:
                 return
             gt = reply.answer or gt
         if not gt.strip():
-            self.remarks.add(GAPS_NO_GROUND_TRUTH, source, index)
+            self.remarks.add(GAPS_NO_GROUND_TRUTH, where)
             return
-        verdict = self._verdict(item, question, gt, is_own)
-        if not verdict.fits_mode:
-            self.remarks.add(METRIC_OTHER_KIND, source, index, OTHER_KIND)
-        kind = kind or verdict.kind
-        if self.scored is not None:
-            self.scored.answers.append(ScoredAnswer(row, video, question, gt, sample_id, kind, *verdict[:4]))
-        if self._count(verdict.error, kind):
-            fields = (video, question, gt, sample_id, kind, response, verdict.parsed_response, verdict.parsed_gt)
-            self.rows.append((*fields, verdict.error, self.mode, source, index))
-
-    def _verdict(self, item: Item, question: str, gt: str, is_own: bool) -> Verdict:
         if is_own and gt == item["gt"] and question == item["question"]:
-            return own_verdict(item)
-        reason, answer_kind = item.get("finish_reason", ""), item.get("answer_kind", "")
-        return self.compare(item["response"] or "", gt, question, reason, answer_kind)
+            judgement = own_judgement(item)
+        else:
+            reason, answer_kind = item.get("finish_reason", ""), item.get("answer_kind", "")
+            judgement = compare(self.mode, response or "", gt, question, reason, answer_kind)
+            if not fits(self.mode, judgement):
+                self.remarks.add(METRIC_OTHER_KIND, where, OTHER_KIND)
+        parsed, expected = judgement.parsed, judgement.expected
+        about = (row, video, question, gt, sample_id, kind or parsed.kind, error_of(judgement))
+        answer = ScoredAnswer(*about, parsed.answer, expected.answer, parsed.kind, response, source, index)
+        if self.scored is not None:
+            self.scored.answers.append(answer)
+        self._count(answer)
 
-    def _repeated(self, row: int, response: str | None, source: str, index: int) -> bool:
+    def _repeated(self, row: int, response: str | None, where: str) -> bool:
         """Whether this row already had this very response; a second, different one is kept."""
         digest = hash(response)
         if not self.answered[row]:
             self.answered[row] = 1
             self.responses[row] = digest
             return False
-        self.remarks.add(RESULTS_TWICE, source, index, REPEATED)
+        self.remarks.add(RESULTS_TWICE, where, REPEATED)
         return self.responses[row] == digest
 
-    def _truth(self, gt: str, annotated: str, source: str, index: int) -> str:
-        if gt and annotated and normalise(gt) != normalise(annotated):
-            self.remarks.add(GAPS_ANNOTATIONS, source, index, OTHER_TRUTH)
-        return gt or annotated
-
-    def _count(self, error: str, kind: str) -> bool:
-        """Book one sample; True when it is a gap."""
-        self.gaps.samples_by_kind[kind] += 1
-        errors = self.gaps.by_kind[kind]
-        if not error:
+    def _count(self, answer: ScoredAnswer) -> None:
+        self.gaps.samples_by_kind[answer.kind] += 1
+        errors = self.gaps.by_kind[answer.kind]
+        if not answer.error:
             self.gaps.correct += 1
-            return False
-        self.gaps.by_error[error] += 1
-        errors[error] += 1
-        return True
+            return
+        self.gaps.by_error[answer.error] += 1
+        errors[answer.error] += 1
+        self.wrong.append(answer)
 
     def _missing(self) -> None:
-        for annotation, is_answered in zip(self.annotations.rows, self.answered, strict=True):
+        for row, (annotation, is_answered) in enumerate(zip(self.annotations.rows, self.answered, strict=True)):
             if is_answered:
                 continue
-            name, question, answer = annotation.id, annotation.question, annotation.answer
+            name, question, gt = annotation.id, annotation.question, annotation.answer
             self.remarks.add(GAPS_NO_RESULT, name)
-            verdict = self.compare("", answer, question, "stop", "")
-            kind = annotation.kind or verdict.kind
-            self._count("missing", kind)
-            fields = (annotation.video, question, answer, name, kind)
-            self.rows.append((*fields, None, None, verdict.parsed_gt, "missing", self.mode, None, None))
+            parsed, expected, _ = compare(self.mode, "", gt, question, "stop", "")
+            about = (row, annotation.video, question, gt, name, annotation.kind or parsed.kind)
+            self._count(ScoredAnswer(*about, "missing", "", expected.answer, parsed.kind))

@@ -3,15 +3,16 @@ that one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from vidqa.evaluation.answers import DIRECTION_TASK
-from vidqa.evaluation.results import Item, judge
+from vidqa.evaluation.answers import DIRECTION_TASK, Parsed
+from vidqa.evaluation.results import Item, Judgement, judge
 from vidqa.gaps.analysis.annotations import AnnotationIndex
+from vidqa.gaps.analysis.storage import Row
 
 Mode = Literal["exact", "normalized", "bcq", "mcq"]
+KINDS = {"bcq": "yes_no", "mcq": "letter"}  # by the mode that reads every answer as one kind
 ERROR_TYPES = {  # in the order of summaries
     "wrong": "an answer was given, and it is not the ground truth",
     "truncated": "the answer was cut off: a larger generation.max_tokens lets it end",
@@ -22,7 +23,8 @@ ERROR_TYPES = {  # in the order of summaries
 
 
 class ScoredAnswer(NamedTuple):
-    """One answer; `error` is empty where it is right. `row` is the annotation's place, -1 without one."""
+    """One answer; `error` is empty where it is right. `row` is the annotation's place, -1 without one; `source` and
+    `result_index` say where the result is; they and the response are None where it is missing."""
 
     row: int
     video: str
@@ -34,11 +36,20 @@ class ScoredAnswer(NamedTuple):
     parsed: str
     parsed_truth: str
     answer_kind: str
+    response: str | None = None
+    source: str | None = None
+    result_index: int | None = None
 
     @property
     def is_answer(self) -> bool:
         """Whether one answer could be read, right or wrong."""
         return self.error in ("", "wrong")
+
+    def as_row(self, mode: Mode) -> Row:
+        """The answer in the gap table."""
+        about = (self.video, self.question, self.truth, self.sample_id, self.kind, self.response)
+        parsed = None if self.error == "missing" else self.parsed
+        return *about, parsed, self.parsed_truth, self.error, mode, self.source, self.result_index
 
 
 @dataclass
@@ -61,65 +72,38 @@ class Answered(NamedTuple):
         return self.verdict == "right" or bool(self.verdict == "wrong" and self.answer)
 
 
-class Verdict(NamedTuple):
-    """`error` is "" where the response is right, else wrong, truncated, unparsed or empty."""
-
-    error: str
-    parsed_response: str
-    parsed_gt: str
-    kind: str
-    fits_mode: bool = True  # False where the ground truth is not of the mode's kind
+def own_judgement(item: Item) -> Judgement:
+    """The one that an item of our own results.json carries."""
+    kind = item["answer_kind"]
+    parsed = Parsed(item["parsed_response"], kind, item["parse_status"])
+    return Judgement(parsed, Parsed(item["parsed_gt"], kind, "parsed"), item["correct"])
 
 
-Compare = Callable[[str, str, str, str, str], Verdict]
+def error_of(judgement: Judgement) -> str:
+    """ "" where the response is right, else wrong, truncated, unparsed or empty."""
+    status = judgement.parsed.status
+    return "" if judgement.correct else "wrong" if status == "parsed" else status
 
 
-def own_verdict(item: Item) -> Verdict:
-    """The verdict that an item of our own results.json carries."""
-    error = _error(bool(item["correct"]), item["parse_status"])
-    return Verdict(error, item["parsed_response"], item["parsed_gt"], item["answer_kind"])
+def fits(mode: Mode, judgement: Judgement) -> bool:
+    """Whether the ground truth is of the kind that the mode asks for."""
+    return judgement.parsed.kind == KINDS.get(mode, judgement.parsed.kind)
 
 
-def _error(is_correct: bool, status: str) -> str:
-    return "" if is_correct else "wrong" if status == "parsed" else status
-
-
-def comparer(mode: Mode) -> Compare:
-    """compare(response, gt, question, finish_reason, answer_kind) of a mode.
+def compare(mode: Mode, response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Judgement:
+    """A response and its ground truth in one of the modes.
 
     exact       equal after trimming and lower-casing, as the original script compares
     normalized  the rules of the evaluation: the answer is read by the kind of its ground truth
     bcq         yes/no read from both, whatever options the question lists
     mcq         option letters read from both
     """
-    bcq, mcq = _of_kind("yes_no", needs_options=False), _of_kind("letter", needs_options=True)
-    return {"exact": _exact, "normalized": _normalized, "bcq": bcq, "mcq": mcq}[mode]
-
-
-def _exact(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
-    parsed, truth = response.strip().lower(), gt.strip().lower()
-    if parsed == truth:
-        error = ""
-    elif finish_reason == "length":
-        error = "truncated"
-    else:
-        error = "wrong" if parsed else "empty"
-    return Verdict(error, parsed, truth, answer_kind or "text")
-
-
-def _normalized(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
-    task = DIRECTION_TASK if answer_kind == "direction" else ""
-    parsed, truth, is_correct = judge(response, gt, question, finish_reason, task)
-    return Verdict(_error(bool(is_correct), parsed.status), parsed.answer, truth.answer, parsed.kind)
-
-
-def _of_kind(kind: str, needs_options: bool) -> Compare:
-    """`_normalized` that reads every ground truth as one kind, with the options of the question or without."""
-
-    def compare(response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Verdict:
-        verdict = _normalized(response, gt, question if needs_options else "", finish_reason, "")
-        if verdict.kind == kind:
-            return verdict
-        return _normalized(response, gt, question, finish_reason, answer_kind)._replace(fits_mode=False)
-
-    return compare
+    if mode == "exact":
+        parsed, truth, kind = response.strip().lower(), gt.strip().lower(), answer_kind or "text"
+        status = "truncated" if finish_reason == "length" else "parsed" if parsed else "empty"
+        return Judgement(Parsed(parsed, kind, status), Parsed(truth, kind, "parsed"), parsed == truth)
+    if mode in KINDS:
+        judgement = judge(response, gt, "" if mode == "bcq" else question, finish_reason)
+        if fits(mode, judgement):
+            return judgement
+    return judge(response, gt, question, finish_reason, DIRECTION_TASK if answer_kind == "direction" else "")

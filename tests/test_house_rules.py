@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from write_pages import generated
 
 from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.files import annotations_in_folder
 from vidqa.core.problem import REGISTRY, Code, Exit
 
 SRC = SKILL_ROOT / "src"
@@ -207,6 +208,12 @@ def test_what_is_removed_is_removed_by_one_function() -> None:
 
     removing = {shown(path) for path in [*MODULES, *PROGRAMS] for node in ast.walk(tree(path)) if removes(node)}
     assert removing == {"core/files.py"}
+
+
+def test_one_place_names_the_annotations_of_a_folder() -> None:
+    """So that no program looks for them in another way; a name that no file can have is no folder's."""
+    assert {shown(path) for path in MODULES if '"annotations.jsonl"' in path.read_text("utf-8")} == {"core/files.py"}
+    assert annotations_in_folder("x" * 300) is None
 
 
 def test_broad_excepts_are_the_known_ones() -> None:

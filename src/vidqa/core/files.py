@@ -11,7 +11,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path, PureWindowsPath
@@ -25,6 +25,7 @@ KEPT_BYTES = 16 << 20  # of a file whose hash is kept
 SETTLED_NS = 2 * 10**9
 NAMED = ("utf-8", "backslashreplace")  # a path as text that can be written
 LONGEST_NAME = 255  # bytes of a file's or folder's own name, on every file system of Linux
+ANNOTATION_NAMES = ("annotations.json", "annotations.jsonl")  # looked for in a dataset folder
 
 REMOVAL_OUTSIDE = Code(
     "REMOVAL_OUTSIDE",
@@ -36,6 +37,12 @@ REMOVAL_OUTSIDE = Code(
 def absolute(path: str | Path) -> Path:
     """The absolute path, where ~ is a home folder; the ~NAME of nobody is a name like any other."""
     return Path(os.path.expanduser(path)).absolute()
+
+
+def annotations_in_folder(folder: str | Path, names: Iterable[str] = ANNOTATION_NAMES) -> Path | None:
+    """The first of these files that a dataset folder has; None where it has none of them."""
+    paths = (Path(folder) / name for name in names)
+    return next((path for path in paths if os.path.isfile(path)), None)  # False, too, for a name that no file can have
 
 
 def now() -> str:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, Unpack
 
+from vidqa.core.files import ANNOTATION_NAMES
 from vidqa.core.gc_pause import paused
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.data.conversation import KIND_FIELDS, KINDS, ROLES, TAG, turns_field
 from vidqa.data.media import MediaSource
 from vidqa.data.parse import RowReader
 from vidqa.data.problems import EMPTY, FILE_MISSING, ProblemCollector
-from vidqa.data.reader import NAMES
 from vidqa.data.record import MediaRef, Record
 from vidqa.data.sources import Rows, Source, open_source
 
@@ -101,7 +101,7 @@ def _with_names(value: Any, names: Mapping[str, str], is_name: bool) -> Any:
 
 def _require_annotated(source: Source) -> None:
     if not source.is_annotated:
-        message = f"media lie there, and no annotation file ({' or '.join(NAMES)})"
+        message = f"media lie there, and no annotation file ({' or '.join(ANNOTATION_NAMES)})"
         raise FILE_MISSING.error(source.path, message)
 
 

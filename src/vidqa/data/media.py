@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from vidqa.core.files import ANNOTATION_NAMES
 from vidqa.core.problem import Code
 from vidqa.data.archive import Archive, archive_and_member, archives_in, is_archive, open_archive
 from vidqa.data.problems import FILE_MISSING, MEDIA_MISSING, MEDIA_OUTSIDE_ROOT
-from vidqa.data.reader import NAMES
 from vidqa.data.record import MediaRef
 
 VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp", ".ogv")
@@ -196,7 +196,7 @@ def media_source(annotation_path: Path, media_path: str, *, root_mode: bool) -> 
         return MediaSource(str(folder), archives_in(folder), closed=root_mode, own=root_mode)
     place = Path(os.path.abspath(os.path.expanduser(media_path)))
     if os.path.isdir(place):
-        own = annotation_path.name in NAMES and os.path.realpath(place) == os.path.realpath(folder)
+        own = annotation_path.name in ANNOTATION_NAMES and os.path.realpath(place) == os.path.realpath(folder)
         return MediaSource(str(place), archives_in(place), own=own)
     if not os.path.exists(place):
         raise FILE_MISSING.error(place, "the media path does not exist", "give an existing folder or tar of media")

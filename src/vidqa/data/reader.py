@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from vidqa.core.files import ANNOTATION_NAMES, annotations_in_folder
 from vidqa.core.problem import Code
 from vidqa.data.problems import EMPTY, FIELD, FILE_MISSING, SYNTAX, ProblemCollector
 
 BOM = b"\xef\xbb\xbf"
 DEEPEST = 64  # lists and objects within each other in a record; more could be read and then not be written
 TOO_DEEP = f"nested too deeply: more than {DEEPEST} lists and objects within each other"
-NAMES = ("annotations.json", "annotations.jsonl")  # looked for in a dataset folder
 WRITE_AGAIN = "The file was cut off, by a full disk or a copy that was broken off: write or copy it again."
 LONGEST_ESCAPE = 6  # characters, as of \\u00e9
 BLANK = " \t\r\n"  # JSON's whitespace: str.strip() takes control characters, too, which no JSON file may hold
@@ -43,11 +43,6 @@ class Fault(NamedTuple):
     element: int | None = None
 
 
-def annotations_in_folder(folder: Path) -> Path | None:
-    """annotations.json or .jsonl in a folder; None where it has neither."""
-    return next((folder / name for name in NAMES if (folder / name).is_file()), None)
-
-
 def annotation_file(annotation_path: str | Path) -> Path:
     """The annotation file that `annotation_path` means: itself, or annotations.json(l) inside it (root mode)."""
     path = Path(os.path.expanduser(annotation_path))
@@ -55,7 +50,7 @@ def annotation_file(annotation_path: str | Path) -> Path:
         raise FILE_MISSING.error("annotation_path", "no annotation path is given")
     if os.path.isdir(path):  # False, too, for a name that no file can have
         if (file := annotations_in_folder(path)) is None:
-            raise FILE_MISSING.error(path, f"the folder holds neither {' nor '.join(NAMES)}")
+            raise FILE_MISSING.error(path, f"the folder holds neither {' nor '.join(ANNOTATION_NAMES)}")
         return file
     if not os.path.isfile(path):
         raise FILE_MISSING.error(path, "there is no such file")

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vidqa.core.files import annotations_in_folder
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.data.load import Pair, load_pairs, read_pairs
 from vidqa.data.media import media_source
 from vidqa.data.parse import RowReader
 from vidqa.data.problems import FILE_MISSING, OPTION, SPLIT, ProblemCollector
-from vidqa.data.reader import annotations_in_folder
 from vidqa.data.record import MediaRef, media_by_key
 from vidqa.data.sources import Source, kind_of_source, open_source
 from vidqa.data.sources._base import address_of

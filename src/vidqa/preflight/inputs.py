@@ -13,17 +13,17 @@ from typing import Any, TypeVar, cast
 from vidqa import data, spec
 from vidqa.core import actions, environment
 from vidqa.core.actions import Action, RecordSampling
+from vidqa.core.files import annotations_in_folder
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data import storage
 from vidqa.data.problems import MEDIA_MISSING
-from vidqa.data.reader import annotations_in_folder
 from vidqa.data.record import MediaRef, Record
 from vidqa.data.storage import hub
 from vidqa.families import Family, Sizes, family_of
 from vidqa.families.published import write_offline_model
 from vidqa.jobs.job_spec import JobSpec, model_names, process_count
-from vidqa.jobs.launch import Resources
 from vidqa.jobs.platforms import site
+from vidqa.jobs.resources import Resources
 from vidqa.planning.budget.params import ParamCounts, Parameter, count_params, parameters
 from vidqa.planning.plan import (
     Plan,

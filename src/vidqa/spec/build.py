@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from vidqa.core import actions
-from vidqa.core.files import absolute, read_object
+from vidqa.core.files import absolute, annotations_in_folder, read_object
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.spec.adapter_keys import is_adapter
 from vidqa.spec.cosmos import target_table, video_fps_problems
@@ -138,8 +138,7 @@ def _root_layer(action: str, part: str, root: str) -> Layer:
         table: dict[str, Any] = {annotations: f"{root.rstrip('/')}/annotations.json", media: root}
     else:
         folder = absolute(root)
-        file = next((folder / n for n in ("annotations.json", "annotations.jsonl") if os.path.isfile(folder / n)), None)
-        if file is None:
+        if (file := annotations_in_folder(folder)) is None:
             what = "there is no annotations.json in it" if os.path.isdir(folder) else "it is no folder"
             raise FILE.error(folder, what, ROOT_REMEDY.format(annotations=annotations, root=root, media=media))
         archive = next((folder / name for name in ARCHIVES if (folder / name).is_file()), folder)

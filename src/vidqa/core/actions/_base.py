@@ -8,10 +8,11 @@ pydantic nor torch. A plug-in may declare the object itself.
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from vidqa.core.files import annotations_in_folder
 
 Importable = Any  # an object, or the "module:name" from which `resolve` imports it
 
@@ -39,8 +40,7 @@ class DataSet:
     def options(self, annotations: str, media: str = "") -> list[str]:
         """The options of build_spec.py that name `annotations`, a file or folder, and the folder `media`. A folder with
         annotations.json needs one --ROOT-root, all else a --set for each key."""
-        names = ("annotations.json", "annotations.jsonl")
-        if not media and any(os.path.isfile(os.path.join(annotations, name)) for name in names):
+        if not media and annotations_in_folder(annotations):
             return [f"--{self.root}-root", annotations]
         values = {self.annotations: annotations, self.media: media, **self.root_sets}
         return [word for key, value in values.items() if value for word in ("--set", f"{key}={value}")]

@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.files import content_hash
+from vidqa.core.files import annotations_in_folder, content_hash
 from vidqa.data.archive import is_archive
 from vidqa.data.foreign_rows import question_row
 from vidqa.data.media import MediaSource, kind_of, media_source
 from vidqa.data.media_cache import EmbeddedMedia
 from vidqa.data.problems import LEFT_OUT, ProblemCollector
-from vidqa.data.reader import NAMES, read_rows
+from vidqa.data.reader import read_rows
 from vidqa.data.sources._base import Names, Rows, Source, SourceKind, address_of, digest_of, rows_of_cuts
 from vidqa.data.splits import files_of, holds_tables, incomplete, subset_and_cuts
 from vidqa.data.tables import csv_rows, has_bytes, rename_fields, report_unseen, table_length, table_rows
@@ -31,7 +31,7 @@ def _recognises(path: str) -> bool:
     place, part = address_of(path)
     if os.path.isfile(place):
         return place.endswith(TABLES)
-    if not os.path.isdir(place) or any(os.path.isfile(os.path.join(place, name)) for name in NAMES):
+    if not os.path.isdir(place) or annotations_in_folder(place):
         return False
     return bool(part) or holds_tables(Path(place))
 

@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.files import content_hash
+from vidqa.core.files import annotations_in_folder, content_hash
 from vidqa.core.user_function import UserFunction, UserFunctionError
 from vidqa.data.archive import is_archive, open_archive
 from vidqa.data.foreign_rows import question_row
 from vidqa.data.media import MediaSource, is_medium, kind_of, media_source
 from vidqa.data.problems import EMPTY, FILE_MISSING, ProblemCollector
 from vidqa.data.problems import FUNCTION as FUNCTION_FAILED
-from vidqa.data.reader import NAMES, TOO_DEEP, annotation_file, is_deep, read_rows
+from vidqa.data.reader import TOO_DEEP, annotation_file, is_deep, read_rows
 from vidqa.data.sources._base import FUNCTION, Names, Rows, Source, SourceKind, digest_of
 from vidqa.data.tables import csv_rows
 
@@ -36,7 +36,7 @@ def media_below(folder: str) -> Iterator[str]:
 
 def _is_media(path: str) -> bool:
     if os.path.isdir(path):
-        return not any(os.path.isfile(os.path.join(path, name)) for name in NAMES)
+        return annotations_in_folder(path) is None
     return kind_of(path) is not None or is_archive(path)
 
 

@@ -19,13 +19,13 @@ import msgspec
 
 from vidqa.core import environment, files
 from vidqa.core.cli import note
+from vidqa.core.files import ANNOTATION_NAMES
 from vidqa.core.locks import locked
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.archive import SUFFIXES
 from vidqa.data.media import MediaSource, NotFound
 from vidqa.data.parse import RowReader
 from vidqa.data.problems import NOT_FOUND, UNREACHABLE, ProblemCollector
-from vidqa.data.reader import NAMES
 from vidqa.data.record import MediaRef
 from vidqa.data.sources import open_source
 from vidqa.data.storage import hub_dataset
@@ -96,7 +96,7 @@ def expected_set(annotation_path: str, media_path: str) -> tuple[str, str]:
     if is_remote(annotation_path):
         address, part = _parted(annotation_path)
         name = PurePosixPath(address).name
-        annotations = f"{folder / ANNOTATIONS / (name if name.endswith(FILES) else NAMES[0])}{part}"
+        annotations = f"{folder / ANNOTATIONS / (name if name.endswith(FILES) else ANNOTATION_NAMES[0])}{part}"
     if is_remote(media_path):
         media = str(folder / MEDIA / (PurePosixPath(media_path).name if media_path.endswith(SUFFIXES) else ""))
     return annotations, media
@@ -133,10 +133,10 @@ def staging_lock(folder: Path) -> AbstractContextManager[int]:
 
 def _stage_annotations(bucket: Any, address: str, folder: Path, arrived: dict[str, Staged]) -> Path:
     """The annotation file: the object itself, or annotations.json(l) below the address."""
-    choices = [address, *(f"{address}/{name}" for name in NAMES)]
+    choices = [address, *(f"{address}/{name}" for name in ANNOTATION_NAMES)]
     remote = next((there for choice in choices if (there := object_at(bucket, choice))), None)
     if remote is None:
-        raise NOT_FOUND.error(address, f"neither this object nor {' nor '.join(NAMES)} below it is there")
+        raise NOT_FOUND.error(address, f"neither this object nor {' nor '.join(ANNOTATION_NAMES)} below it is there")
     place = f"{ANNOTATIONS}/{PurePosixPath(remote.address).name}"
     _fetch(bucket, [(remote, place)], folder, arrived)
     return folder / place

@@ -13,12 +13,13 @@ from pathlib import Path
 from sys import intern
 from typing import Any, NamedTuple
 
+from vidqa.core.files import ANNOTATION_NAMES
 from vidqa.core.problem import ProblemError
 from vidqa.data.archive import ARCHIVE_SEPARATOR, SUFFIXES
 from vidqa.data.load import fast_row, is_annotation
 from vidqa.data.media import MediaSource, media_source
 from vidqa.data.problems import EMPTY, ProblemCollector
-from vidqa.data.reader import NAMES, rows_in
+from vidqa.data.reader import rows_in
 from vidqa.data.record import MediaRef
 from vidqa.evaluation.results import Item, shown
 from vidqa.evaluation.text import as_text, normalise
@@ -154,8 +155,8 @@ def annotation_file(path: str) -> str:
         names, missing = [path], "there is no such file or folder"
         files, root = filesystem(path)
         if files.isdir(root):
-            names = [f"{path.rstrip('/')}/{name}" for name in NAMES]
-            missing = f"the folder holds neither {' nor '.join(NAMES)}"
+            names = [f"{path.rstrip('/')}/{name}" for name in ANNOTATION_NAMES]
+            missing = f"the folder holds neither {' nor '.join(ANNOTATION_NAMES)}"
         file = next((name for name in names if exists(name)), None)
     if file is None:
         raise GAPS_ANNOTATIONS.error(path, missing)

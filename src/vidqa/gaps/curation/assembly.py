@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.core.files import replacing, write_json
+from vidqa.core.files import ANNOTATION_NAMES, annotations_in_folder, replacing, write_json
 from vidqa.core.problem import Problem
 from vidqa.data.load import Pair
 from vidqa.data.problems import OUTPUT_EXISTS
@@ -169,8 +169,7 @@ def leaks_text(leaks: Sequence[Leak]) -> str:
 def _annotations_in(path: Path) -> Path:
     """The annotation file that a mining, an augmentation or an assembly wrote into the folder `path`; a file is
     itself."""
-    names = ("annotations.json", "annotations.jsonl", "mined.json", "augmented.json", "generated.json")
-    return next((path / name for name in names if (path / name).is_file()), path)
+    return annotations_in_folder(path, (*ANNOTATION_NAMES, "mined.json", "augmented.json", "generated.json")) or path
 
 
 def _question_key(record: Record) -> tuple[Any, ...]:

@@ -17,10 +17,9 @@ from typing import Any
 import av
 import numpy as np
 
-from vidqa.core.files import write_json
+from vidqa.core.files import annotations_in_folder, write_json
 from vidqa.core.pages.page import page
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.data.reader import annotations_in_folder
 from vidqa.data.record import Provenance, Record, Turn
 from vidqa.datatools.outputs import json_list, write_page
 from vidqa.evaluation.answers import parse_expected

@@ -39,6 +39,7 @@ parser.add_argument("--timeout", type=number(float, 0), metavar="S", help="wait 
 def main(options: Namespace) -> Result:
     from vidqa.jobs import api, cosmos_container, job_results, launch
     from vidqa.jobs.platforms import platform
+    from vidqa.jobs.resources import Resources
     from vidqa.preflight import launch_gate
 
     if options.out and not options.dry_run:
@@ -50,7 +51,9 @@ def main(options: Namespace) -> Result:
     if options.wait and options.engine == "cosmos-rl":
         parser.error("--wait has no job to wait for: --engine cosmos-rl writes files, which a person submits")
     ready = launch_gate.skipped if options.skip_preflight else partial(launch_gate.ready, engine=options.engine)
-    resources = launch.Resources(options.nodes, options.gpus, options.image, options.site, options.yes)
+    resources = Resources(
+        nodes=options.nodes, gpus=options.gpus, image=options.image, site=options.site, agreed=options.yes
+    )
     arguments = (options.action, options.spec, options.platform, resources)
     if options.engine == "cosmos-rl":
         return job_results.of_files(

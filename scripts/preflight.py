@@ -52,7 +52,7 @@ parser.add_argument("--gpu-arch", type=architecture, metavar="ARCH", help="archi
 
 
 def main(options: argparse.Namespace) -> Result:
-    from vidqa.jobs.launch import Resources
+    from vidqa.jobs.resources import Resources
     from vidqa.preflight.fix import fix_annotations
     from vidqa.preflight.gpus import Declared
     from vidqa.preflight.report import preflight

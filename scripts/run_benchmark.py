@@ -41,7 +41,7 @@ parser.add_argument("--yes", action="store_true", help="agree to the image that 
 
 def main(options: Namespace) -> Result:
     from vidqa.benchmark.running import as_text, report, run_benchmark, settle, write_files
-    from vidqa.jobs.launch import Resources
+    from vidqa.jobs.resources import Resources
 
     if options.limit is not None and options.limit < 1:
         parser.error("--limit is a number of questions, 1 or more")
@@ -49,7 +49,7 @@ def main(options: Namespace) -> Result:
         options.data,
         options.results_dir,
         options.platform,
-        Resources(options.nodes, options.gpus, options.image, options.site, options.yes),
+        Resources(nodes=options.nodes, gpus=options.gpus, image=options.image, site=options.site, agreed=options.yes),
         datasets=options.datasets,
         model=options.model,
         which=options.which,

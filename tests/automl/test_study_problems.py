@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from small_studies import RATE, carry_out, history, write_study
 
+from vidqa.automl import plan as plan_module
+from vidqa.automl import study as study_module
 from vidqa.automl.finals import removable
 from vidqa.automl.history import History
 from vidqa.automl.journal import JOURNAL
 from vidqa.automl.plan import PlanRequest, plan, write
-from vidqa.automl.settings import Steps, read_settings, write_settings
+from vidqa.automl.settings import Settings, Steps, read_settings, write_settings
 from vidqa.automl.status import status
-from vidqa.automl.study import open_study
+from vidqa.automl.study import open_study, study_of
 from vidqa.automl.trials import check_steps
 from vidqa.core.problem import ProblemError
 
@@ -135,6 +137,25 @@ def test_a_plan_replaces_the_split_of_an_earlier_one(tmp_path: Path) -> None:
     (tmp_path / "train.toml").write_text(spec.replace("test_size = 0.5", "") + validation)
     write(study, PlanRequest(tmp_path / "train.toml"))
     assert not (study / "data").exists()
+
+
+def test_a_plan_opens_its_study_once_also_where_rungs_add_a_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_study(tmp_path)
+    opened: list[Path] = []
+
+    def opens(folder: Path, settings: Settings) -> study_module.Study:
+        opened.append(folder)
+        return study_of(folder, settings)
+
+    for module in (study_module, plan_module):
+        monkeypatch.setattr(module, "study_of", opens)
+    request = PlanRequest(tmp_path / "train.toml", algorithm="asha", set=(f"resources.site={tmp_path}/site.toml",))
+    space = plan(tmp_path / "rungs", request).data["space"]
+    assert opened == [tmp_path / "rungs"] and "train.optm_decay_type" in space["fixed"]
+    study = open_study(tmp_path / "rungs")
+    assert study.space_dict == space and study.settings.resources.site == tmp_path / "site.toml"
 
 
 @pytest.mark.usefixtures("quick_trials")

@@ -16,7 +16,7 @@ from vidqa.core.problem import ProblemError
 from vidqa.evaluation.accuracy import accuracy_interval
 from vidqa.evaluation.cosmos_protocol import protocol_answer, protocol_correct, protocol_scores
 from vidqa.evaluation.results import judged, read_dataset
-from vidqa.jobs.launch import Resources
+from vidqa.jobs.resources import Resources
 from vidqa.spec import Layer, resolve
 
 SUBSETS = ("av", "robovqa", "agibot", "bridgev2", "holoassist", "robofail")

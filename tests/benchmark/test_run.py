@@ -17,7 +17,7 @@ from vidqa.benchmark.questions import read_questions
 from vidqa.benchmark.running import Settings, report, run_benchmark, settle, write_files, write_spec
 from vidqa.evaluation.cosmos_protocol import protocol_scores
 from vidqa.evaluation.results import read_dataset
-from vidqa.jobs.launch import Resources
+from vidqa.jobs.resources import Resources
 
 CHOICES = {"A": "yes", "B": "no"}
 QUESTIONS = ("Is the first bit set?", "Is the last bit set?")

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from vidqa.automl.settings import Place
 from vidqa.core.problem import ProblemError
 from vidqa.gaps.curation.variants import SAFE
 from vidqa.gaps.deft.runner import announced_options, options_of
+from vidqa.gaps.deft.state import Where
+from vidqa.jobs.resources import Resources
 
 PLACES = {"gaps": Path("g"), "pool": Path("p"), "query": Path("q"), "out": Path("o")}
 OWN = {
@@ -56,3 +59,13 @@ def test_flags_are_switched_by_their_names() -> None:
 def test_a_wrong_option_is_refused(script: str, words: str) -> None:
     with pytest.raises(ProblemError, match="DEFT_SETTING"):
         read(script, *words.split())
+
+
+def test_a_study_and_a_loop_have_the_resources_of_a_launch() -> None:
+    """One table; what earlier versions have written of it is read, and written again as it was."""
+    table = {"nodes": 2, "gpus": None, "image": "engine:1", "site": "site.toml", "agreed": True}
+    for model, own in ((Place, {"trials_per_gpu": 2}), (Where, {"platform": "slurm"})):
+        place = model.model_validate({**table, **own})
+        assert isinstance(place, Resources) and place.site == Path("site.toml")
+        assert set(model.model_fields) == {*Resources.model_fields, *own}
+        assert place.model_dump(mode="json") == {**table, **own}

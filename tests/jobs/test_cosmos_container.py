@@ -20,7 +20,7 @@ from programs import run_here
 
 from vidqa.core.problem import ProblemError
 from vidqa.jobs.cosmos_container import PROGRAM, ContainerFiles, prepare
-from vidqa.jobs.launch import Resources
+from vidqa.jobs.resources import Resources
 
 LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"
 IMAGE = "registry/cosmos-rl:1"

@@ -24,19 +24,20 @@ from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import job_results, records
 from vidqa.jobs import launch as launching
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Resources, dry_run, launch
+from vidqa.jobs.launch import dry_run, launch, retry
 from vidqa.jobs.platforms import local
 from vidqa.jobs.platforms._base import Job, Rendered, State
 from vidqa.jobs.platforms.local import LOCAL
 from vidqa.jobs.problems import PLATFORM_REFUSED
+from vidqa.jobs.resources import Resources
 from vidqa.spec import load
 
 WriteSpec = Callable[..., Path]
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
-def finished(spec: Path, **options: bool):
-    launched = launch("train", spec, "local", **options)
+def finished(spec: Path, resources: Resources | None = None, **options: bool):
+    launched = launch("train", spec, "local", resources, **options)
     return launched.how, jobs.wait(launched.record, ENOUGH_S)
 
 
@@ -187,6 +188,20 @@ def test_no_gpus_by_choice_hides_those_that_are_there(write_spec: WriteSpec, mon
     assert made.rendered.environment["CUDA_VISIBLE_DEVICES"] == ""
     made = dry_run("train", write_spec("complete"), "local", Resources(gpus=2))
     assert "CUDA_VISIBLE_DEVICES" not in made.rendered.environment
+
+
+def test_a_retry_uses_the_gpus_that_were_asked_for(
+    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\nprintf 'GPU 0: A (UUID: x)\\n'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for asked, gpus in ((0, 0), (None, 1)):
+        failed = finished(write_spec("fail", name=f"of-{asked}"), Resources(gpus=asked))[1]
+        again = retry(failed, agreed=True).record
+        assert (again.requested_gpus, failed.gpus, again.gpus) == (asked, gpus, gpus)
+        jobs.wait(again, ENOUGH_S)
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,10 @@ from vidqa.core.environment import jobs_folder
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Launched, Resources, dry_run, launch, retry
+from vidqa.jobs.launch import Launched, dry_run, launch, retry
 from vidqa.jobs.platforms._base import Rendered, State
 from vidqa.jobs.records import JobRecord
+from vidqa.jobs.resources import Resources
 from vidqa.preflight import launch_gate
 
 WriteSpec = Callable[..., Path]

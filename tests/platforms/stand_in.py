@@ -49,7 +49,8 @@ def install(set_attribute: Callable[[Any, str, Any], None] = setattr, *, under_t
 def main() -> None:
     import argparse
 
-    from vidqa.jobs.launch import Resources, launch
+    from vidqa.jobs.launch import launch
+    from vidqa.jobs.resources import Resources
 
     parser = argparse.ArgumentParser()
     parser.add_argument("platform")

@@ -18,9 +18,10 @@ from tests.platforms.slurm_cluster import SlurmCluster
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import job_results
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Resources, dry_run, launch
+from vidqa.jobs.launch import dry_run, launch
 from vidqa.jobs.platforms import platform
 from vidqa.jobs.platforms._base import State
+from vidqa.jobs.resources import Resources
 
 WriteSpec = Callable[..., Path]
 LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"

@@ -11,10 +11,10 @@ from tests.platforms.conformance import *  # noqa: F403
 from tests.platforms.conformance import Rig
 from tests.platforms.daemons import docker
 from tests.platforms.specs import write_docker_site
-from vidqa.jobs.launch import Resources
 from vidqa.jobs.platforms._base import Rendered
 from vidqa.jobs.platforms.processes import job_processes
 from vidqa.jobs.records import JobRecord
+from vidqa.jobs.resources import Resources
 
 pytestmark = pytest.mark.docker
 

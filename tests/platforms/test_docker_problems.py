@@ -26,7 +26,7 @@ from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import images, records, runs
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Resources, dry_run, launch, retry
+from vidqa.jobs.launch import dry_run, launch, retry
 from vidqa.jobs.platforms import docker as docker_platform
 from vidqa.jobs.platforms import docker_daemon
 from vidqa.jobs.platforms._base import State
@@ -34,6 +34,7 @@ from vidqa.jobs.platforms.docker import container_name, pinned
 from vidqa.jobs.platforms.docker_daemon import container_facts
 from vidqa.jobs.platforms.processes import ProcessIdentity
 from vidqa.jobs.records import JobRecord
+from vidqa.jobs.resources import Resources
 
 pytestmark = pytest.mark.docker
 WriteSpec = Callable[..., Path]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from vidqa.jobs import job_results
-from vidqa.jobs.launch import DryRun, Resources, dry_run
+from vidqa.jobs.launch import DryRun, dry_run
+from vidqa.jobs.resources import Resources
 
 IMAGE = "registry/engine@sha256:" + "0" * 64
 SITES = {

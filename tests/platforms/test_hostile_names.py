@@ -22,7 +22,6 @@ import yaml
 from tests.platforms.slurm_cluster import SlurmCluster
 from vidqa.core.problem import ProblemError
 from vidqa.jobs import cosmos_container
-from vidqa.jobs.launch import Resources
 from vidqa.jobs.platforms import docker as docker_platform
 from vidqa.jobs.platforms import local, slurm, slurm_script
 from vidqa.jobs.platforms._base import Job
@@ -30,6 +29,7 @@ from vidqa.jobs.platforms.docker import DockerSite
 from vidqa.jobs.platforms.kubernetes import platform as kubernetes
 from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
 from vidqa.jobs.platforms.slurm_script import SlurmSite
+from vidqa.jobs.resources import Resources
 from vidqa.spec import resolve
 from vidqa.spec.layers import Layer
 

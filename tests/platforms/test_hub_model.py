@@ -14,8 +14,9 @@ from tests.platforms.slurm_cluster import SlurmCluster
 from vidqa.data.storage import hub as model_hub
 from vidqa.data.storage.hub import resolve_model
 from vidqa.jobs import job_results
-from vidqa.jobs.launch import DryRun, Resources, dry_run
+from vidqa.jobs.launch import DryRun, dry_run
 from vidqa.jobs.platforms import platform
+from vidqa.jobs.resources import Resources
 
 pytestmark = pytest.mark.slurm
 WriteSpec = Callable[..., Path]

@@ -15,11 +15,11 @@ import yaml
 from tests.platforms.conformance import *  # noqa: F403
 from tests.platforms.conformance import TOKEN, Rig
 from tests.platforms.kubernetes_api import Cluster, cluster, kill_group
-from vidqa.jobs.launch import Resources
 from vidqa.jobs.platforms._base import Rendered
 from vidqa.jobs.platforms.kubernetes import platform as kubernetes
 from vidqa.jobs.platforms.processes import job_processes
 from vidqa.jobs.records import JobRecord
+from vidqa.jobs.resources import Resources
 
 pytestmark = pytest.mark.kubernetes
 # test_kubernetes_training.py has the same in two pods, and both are preempted on the way.

@@ -25,7 +25,7 @@ from vidqa.core import files
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Resources, dry_run, launch
+from vidqa.jobs.launch import dry_run, launch
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.platforms.kubernetes import client as kubernetes_client
 from vidqa.jobs.platforms.kubernetes import platform as kubernetes
@@ -33,6 +33,7 @@ from vidqa.jobs.platforms.kubernetes.client import connect
 from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
 from vidqa.jobs.problems import PLATFORM_SILENT
 from vidqa.jobs.records import JobRecord
+from vidqa.jobs.resources import Resources
 
 pytestmark = pytest.mark.kubernetes
 WriteSpec = Callable[..., Path]
@@ -313,7 +314,7 @@ def test_what_keeps_a_job_from_starting(
     api.forbidden = set()
     assert "other" in problems_of_launch(spec, wanted(namespace="other"))["PLATFORM_REFUSED"]
     assert "PLATFORM_UNREACHABLE" in problems_of_launch(spec, wanted(context="none"))
-    too_few = replace(wanted(), gpus=1)
+    too_few = wanted().model_copy(update={"gpus": 1})
     spread = write_spec("complete", processes=2, name="spread")
     assert "a node needs 2, 1 asked for" in problems_of_launch(spread, too_few)["PLATFORM_TOO_FEW_GPUS"]
     only = [{"mount_path": str(tmp_path / "runs"), "claim": "data", "read_only": True}]

@@ -23,11 +23,12 @@ from tests.platforms.test_kubernetes_jobs import api, started, wanted  # noqa: F
 from tests.platforms.test_kubernetes_manifest import container, job
 from vidqa.core.problem import Exit
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import DryRun, Resources, dry_run, retry
+from vidqa.jobs.launch import DryRun, dry_run, retry
 from vidqa.jobs.platforms import docker as docker_platform
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.platforms.kubernetes.manifest import objects
 from vidqa.jobs.platforms.kubernetes.site import path_problems
+from vidqa.jobs.resources import Resources
 
 WriteSpec = Callable[..., Path]
 LAUNCH = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"

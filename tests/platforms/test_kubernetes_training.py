@@ -12,8 +12,9 @@ from tests.platforms.kubernetes_api import cluster, until
 from tests.tiny_world import losses, tiny_data, tiny_model, tiny_spec
 from vidqa.core.run_folder import read_metrics
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Resources, launch
+from vidqa.jobs.launch import launch
 from vidqa.jobs.platforms._base import State
+from vidqa.jobs.resources import Resources
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
 

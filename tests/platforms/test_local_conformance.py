@@ -8,10 +8,10 @@ import pytest
 
 from tests.platforms.conformance import *  # noqa: F403
 from tests.platforms.conformance import Rig
-from vidqa.jobs.launch import Resources
 from vidqa.jobs.platforms._base import Rendered
 from vidqa.jobs.platforms.processes import PROC, engine_processes, job_processes, supervisors
 from vidqa.jobs.records import JobRecord
+from vidqa.jobs.resources import Resources
 
 
 def processes(record: JobRecord) -> list[int]:

@@ -10,12 +10,13 @@ import pytest
 
 from tests.platforms.specs import write_spec_in
 from vidqa.jobs.job_spec import load_job_spec
-from vidqa.jobs.launch import Resources, job_of
+from vidqa.jobs.launch import job_of
 from vidqa.jobs.platforms import platform
 from vidqa.jobs.platforms._base import Job
 from vidqa.jobs.platforms.docker import DockerSite, container_body
 from vidqa.jobs.platforms.mounts import Mount, media_folders, mounts, shadowed_image_paths
 from vidqa.jobs.platforms.slurm_script import SlurmSite
+from vidqa.jobs.resources import Resources
 
 
 def job(folder: Path, reads: list[Path], writes: list[Path]) -> Job:

@@ -9,10 +9,10 @@ import pytest
 from tests.platforms.conformance import *  # noqa: F403
 from tests.platforms.conformance import Rig
 from tests.platforms.slurm_cluster import SlurmCluster
-from vidqa.jobs.launch import Resources
 from vidqa.jobs.platforms._base import Rendered
 from vidqa.jobs.platforms.processes import PROC, engine_processes, job_processes
 from vidqa.jobs.records import JobRecord
+from vidqa.jobs.resources import Resources
 
 pytestmark = pytest.mark.slurm
 # test_slurm_training.py has the same on two nodes, and one of them is lost on the way.

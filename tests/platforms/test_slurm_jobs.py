@@ -19,13 +19,14 @@ from vidqa.core import files
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Launched, Resources, dry_run, launch, retry
+from vidqa.jobs.launch import Launched, dry_run, launch, retry
 from vidqa.jobs.platforms import slurm as slurm_platform
 from vidqa.jobs.platforms import slurm_script
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.platforms.processes import this_process
 from vidqa.jobs.platforms.slurm_commands import SlurmCommands
 from vidqa.jobs.records import JobRecord
+from vidqa.jobs.resources import Resources
 
 pytestmark = pytest.mark.slurm
 WriteSpec = Callable[..., Path]

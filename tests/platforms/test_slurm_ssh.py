@@ -21,11 +21,12 @@ from tests.platforms.test_by_hand import until_complete
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Resources, dry_run, launch
+from vidqa.jobs.launch import dry_run, launch
 from vidqa.jobs.platforms import platform
 from vidqa.jobs.platforms import slurm as slurm_platform
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.platforms.slurm_commands import SlurmCommands
+from vidqa.jobs.resources import Resources
 
 pytestmark = pytest.mark.slurm
 WriteSpec = Callable[..., Path]

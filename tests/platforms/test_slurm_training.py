@@ -15,9 +15,10 @@ from tests.hub_server import serving
 from tests.platforms.slurm_cluster import SlurmCluster
 from tests.platforms.test_slurm_jobs import number, until_seen
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import Resources, launch, retry
+from vidqa.jobs.launch import launch, retry
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.records import JobRecord
+from vidqa.jobs.resources import Resources
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 LIMIT_S = 900

@@ -16,7 +16,8 @@ from tests.preflight.corpus import BROKEN, NAMED, Case
 from tests.preflight.corpus_rl import refine
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs.job_spec import load_job_spec
-from vidqa.jobs.launch import Resources, dry_run
+from vidqa.jobs.launch import dry_run
+from vidqa.jobs.resources import Resources
 from vidqa.preflight import launch_gate
 from vidqa.spec.layers import action_of
 

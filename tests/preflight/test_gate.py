@@ -25,9 +25,10 @@ from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.cosmos_container import prepare
 from vidqa.jobs.job_spec import fetch_weights, load_job_spec
-from vidqa.jobs.launch import Launched, Resources, dry_run, launch, retry
+from vidqa.jobs.launch import Launched, dry_run, launch, retry
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.platforms.supervisor import kill_job
+from vidqa.jobs.resources import Resources
 from vidqa.planning import plan_cache
 from vidqa.planning.plan import load_sets
 from vidqa.planning.samples import training_planner

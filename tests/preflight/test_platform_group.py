@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vidqa.jobs.launch import Resources
+from vidqa.jobs.resources import Resources
 from vidqa.preflight.report import Report, preflight
 
 WriteSpec = Callable[..., Path]
@@ -17,12 +17,18 @@ def errors(report: Report) -> list[str]:
     return [problem.code for problem in report.problems if problem.severity == "error"]
 
 
+def remedy(report: Report) -> str:
+    """What to do about a platform that cannot be reached: it names no other one."""
+    return next(problem.remedy for problem in report.problems if problem.code == "PLATFORM_UNREACHABLE")
+
+
 def test_docker_daemon_that_does_not_run(
     write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     report = preflight(write_spec(), "docker", group="platform", resources=Resources(image="engine:1"))
     assert errors(report) == ["PLATFORM_UNREACHABLE"], report.text
+    assert "DOCKER_HOST" in remedy(report) and "SLURM" not in report.text
 
 
 def test_engine_image_without_a_name(write_spec: WriteSpec) -> None:
@@ -32,7 +38,9 @@ def test_engine_image_without_a_name(write_spec: WriteSpec) -> None:
 
 def test_slurm_without_its_commands(write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "PLATFORM_UNREACHABLE" in errors(preflight(write_spec(), "slurm", group="platform"))
+    report = preflight(write_spec(), "slurm", group="platform")
+    assert "PLATFORM_UNREACHABLE" in errors(report)
+    assert "login node" in remedy(report) and "docker" not in report.text.casefold()
 
 
 def test_kubernetes_without_a_kubeconfig(
@@ -42,6 +50,7 @@ def test_kubernetes_without_a_kubeconfig(
     report = preflight(write_spec(), "kubernetes", group="platform", resources=Resources(image="engine:1"))
     # Nothing mounts the spec's folders into a pod either, as no site.toml says how: one report names both.
     assert {"PLATFORM_UNREACHABLE", "PLATFORM_PATH_UNSEEN"} == set(errors(report)), report.text
+    assert "KUBECONFIG" in remedy(report) and "Docker" not in remedy(report)
 
 
 def test_site_settings_are_read(write_spec: WriteSpec, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ MORE_ROOM = "raise the limit, make a trial shorter (--set steps.longest=N, fewer
 def of_study(study: Study, first: Path) -> tuple[dict[str, Any], list[Problem]]:
     """The estimate, and the problems that preflight finds in the template's spec `first` and in the limits."""
     settings = study.settings
-    report = preflight(first, settings.platform, "train", resources=settings.launch_resources)
+    report = preflight(first, settings.platform, "train", resources=settings.resources)
     facts = report.facts
     trainings = study.algorithm.whole_trainings
     reruns = settings.finals.reruns
@@ -181,7 +181,7 @@ def _shared_memory(study: Study, first: Path, jobs: int) -> tuple[float, float] 
     """GiB that a training needs and that it would have with `jobs` on a GPU; None where that is impossible."""
     settings = study.settings
     place = settings.resources.model_copy(update={"trials_per_gpu": jobs})
-    context = Inputs(first, "train", settings.platform, resources=settings.launch_resources, at_launch=True)
+    context = Inputs(first, "train", settings.platform, resources=settings.resources, at_launch=True)
     try:
         limit_gib = memory_share(study.folder, settings.model_copy(update={"resources": place}), study.specs)
         peak_gib = None if limit_gib is None else peak_within(context, limit_gib)

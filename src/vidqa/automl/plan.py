@@ -16,11 +16,11 @@ from vidqa.automl.journal import read
 from vidqa.automl.problems import STUDY_CHANGED, STUDY_SETTINGS
 from vidqa.automl.settings import EVALUATE, FILE, TEST, TRAIN, Finals, checked, write_settings
 from vidqa.automl.space import NONE
-from vidqa.automl.study import DECAY, Study, open_study
+from vidqa.automl.study import Study, open_study, study_of, with_constant_rate
 from vidqa.core import files
 from vidqa.core.cli import Result, command, refused_writes
 from vidqa.jobs.job_spec import with_absolute_paths
-from vidqa.spec.keys import table_at, value_at
+from vidqa.spec.keys import table_at
 from vidqa.spec.layers import parse_set
 
 FIRST = 3  # trials whose specs are shown before they start
@@ -54,9 +54,7 @@ def plan(folder: Path, request: PlanRequest | None) -> Result:
     Raises STUDY_CHANGED for a study that has trials, STUDY_SETTINGS, STUDY_JOURNAL, and the problems of
     specs and ranges.
     """
-    if request is not None:
-        write(folder, request)
-    study = open_study(folder)
+    study = open_study(folder) if request is None else write(folder, request)
     if read(folder).history.created is None:  # a damaged journal is reported now
         study.check_keys()
     first = specs.preview_trials(study, [], FIRST)
@@ -76,7 +74,7 @@ def plan(folder: Path, request: PlanRequest | None) -> Result:
     return Result(data, _text(study, data), problems, following)
 
 
-def write(folder: Path, request: PlanRequest) -> None:
+def write(folder: Path, request: PlanRequest) -> Study:
     """Write settings and specs of a new study, and its parts of the data. Raises what `plan` does."""
     if folder.is_dir() and any(folder.iterdir()) and not (folder / FILE).exists():
         message = "it holds other files and no study; train.toml and others of a plan would replace them"
@@ -92,10 +90,10 @@ def write(folder: Path, request: PlanRequest) -> None:
         for name, user_spec in loaded.items():
             files.write_text(folder / name, spec.dump(with_absolute_paths(user_spec)))
         data_share.write(folder, spec.load(folder / TRAIN, "train"), settings.data_share)
-    study = open_study(folder)
-    if study.algorithm.has_rungs and DECAY not in {**settings.ranges, **settings.fixed, **dict.fromkeys(settings.only)}:
-        fixed = {**settings.fixed, DECAY: value_at(study.base, DECAY)}  # trials with rungs have a constant rate
-        write_settings(folder, settings.model_copy(update={"fixed": fixed}))
+    study = with_constant_rate(study_of(folder, settings))
+    if study.settings != settings:
+        write_settings(folder, study.settings)
+    return study
 
 
 def _table(request: PlanRequest) -> dict[str, Any]:

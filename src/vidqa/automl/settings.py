@@ -20,7 +20,7 @@ from vidqa.automl.problems import STUDY_MISSING, STUDY_SETTINGS
 from vidqa.core import files
 from vidqa.core.cli import refused_writes
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.jobs.launch import Resources
+from vidqa.jobs.resources import Resources
 
 FILE = "study.toml"
 TRAIN, EVALUATE, TEST = "train.toml", "evaluate.toml", "test.toml"
@@ -64,17 +64,12 @@ class Steps(_Table):
     reduction: int = Field(default=3, ge=2, description="Each rung is so many times longer than the one below it.")
 
 
-class Place(_Table):
-    """Where jobs run, as for scripts/launch.py."""
+class Place(Resources):
+    """Where jobs run."""
 
-    nodes: int = Field(default=1, ge=1, description="Machines that share a job's processes.")
-    gpus: int | None = Field(default=None, ge=0, description="GPUs of a node, where they cannot be seen from here.")
-    image: str | None = Field(default=None, description="Engine image.")
     trials_per_gpu: int = Field(
         default=1, ge=1, le=8, description="Trials that share a GPU of this machine, each with its part of the memory."
     )
-    site: str | None = Field(default=None, description="File with the settings of your place.")
-    agreed: bool = Field(default=False, description="Agree to the image that config.json records.")
 
 
 class Settings(_Table):
@@ -100,11 +95,6 @@ class Settings(_Table):
     ranges: dict[str, str] = Field(default={}, description="Keys and ranges: LOW..HIGH:log or A,B,C.")
     fixed: dict[str, Any] = Field(default={}, description="Keys that keep one value.")
     only: list[str] = Field(default=[], description="Keys that are searched; empty, those of the schema and of ranges.")
-
-    @property
-    def launch_resources(self) -> Resources:
-        place = self.resources
-        return Resources(place.nodes, place.gpus, place.image, Path(place.site) if place.site else None, place.agreed)
 
     def of_training(self, metric: str) -> bool:
         """Whether a training writes this metric itself."""
@@ -139,7 +129,7 @@ def write_settings(folder: Path, settings: Settings) -> None:
     import tomli_w
 
     with refused_writes(folder / FILE):
-        files.write_text(folder / FILE, tomli_w.dumps(settings.model_dump(exclude_none=True)))
+        files.write_text(folder / FILE, tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True)))
 
 
 def _problem(error: Any, where: Path) -> Problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import floor
 from pathlib import Path
@@ -186,12 +186,28 @@ def study_of(folder: Path, settings: Settings) -> Study:
     evaluations = {name: spec.load(folder / name, "evaluate") for name in names}
     memory_gib = memory_share(folder, settings, [base, *evaluations.values()])
     check_goals(settings, base)
+    space, searcher = _search(settings, trained)
+    return Study(folder, settings, base, space, searcher, data, memory_gib, evaluations)
+
+
+def with_constant_rate(study: Study) -> Study:
+    """The study, where the shape of the learning rate is left to it: trials with rungs have a constant one."""
+    settings = study.settings
+    if not study.algorithm.has_rungs or DECAY in {*settings.ranges, *settings.fixed, *settings.only}:
+        return study
+    settings = settings.model_copy(update={"fixed": {**settings.fixed, DECAY: value_at(study.base, DECAY)}})
+    space, searcher = _search(settings, study.trained)
+    return replace(study, settings=settings, space=space, algorithm=searcher)
+
+
+def _search(settings: Settings, trained: TrainSpec) -> tuple[Space, Searcher]:
+    """The space and the algorithm, which knows only when it is made whether trials are measured by steps."""
     space = _space(settings, trained, by_steps=settings.steps.longest is not None)
     searcher = _algorithm(settings, trained, space)
     if searcher.has_rungs and settings.steps.longest is None:
         space = _space(settings, trained, by_steps=True)
         searcher = _algorithm(settings, trained, space)
-    return Study(folder, settings, base, space, searcher, data, memory_gib, evaluations)
+    return space, searcher
 
 
 def memory_share(folder: Path, settings: Settings, specs: Sequence[Spec]) -> float | None:

@@ -113,12 +113,12 @@ class Trials:
         assert before
         job = attach(before["job_id"])
         del changes["train.resume"]
-        resources = self.study.settings.launch_resources
+        resources = self.study.settings.resources
         return job.continue_from(job.checkpoints()[-1], folder / specs.SPEC, changes, resources, ready=self.jobs.ready)
 
     def _submit(self, action: str, path: Path) -> JobHandle:
         settings = self.study.settings
-        return submit(action, path, settings.platform, settings.launch_resources, ready=self.jobs.ready)
+        return submit(action, path, settings.platform, settings.resources, ready=self.jobs.ready)
 
     def _target(self, trial: Trial) -> int | None:
         """All steps at the end of the present rung; None where a training ends by itself."""

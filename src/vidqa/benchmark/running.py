@@ -28,7 +28,7 @@ from vidqa.evaluation.metrics import score
 from vidqa.evaluation.problems import RESULTS_FORMAT
 from vidqa.evaluation.results import Item, judged, read_results
 from vidqa.jobs import api
-from vidqa.jobs.launch import Resources
+from vidqa.jobs.resources import Resources
 from vidqa.preflight import launch_gate
 from vidqa.spec import Layer, dump, parse_set, resolve
 from vidqa.spec.layers import read_layer

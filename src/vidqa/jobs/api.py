@@ -26,10 +26,11 @@ from vidqa.core.run_folder import METRICS, TRAINER, RunFolder, parse_metric, rea
 from vidqa.jobs import launch, records, watch
 from vidqa.jobs.cost import Cost, cost_of
 from vidqa.jobs.job_spec import spec_of
-from vidqa.jobs.launch import Launched, Ready, Resources, unchecked
+from vidqa.jobs.launch import Launched, Ready, unchecked
 from vidqa.jobs.platforms import platform
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.records import JobRecord
+from vidqa.jobs.resources import Resources
 from vidqa.planning.problems import RESUME_NO_CHECKPOINT
 from vidqa.spec.keys import with_values
 

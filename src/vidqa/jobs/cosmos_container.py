@@ -19,7 +19,7 @@ from vidqa.core import actions, files
 from vidqa.core.cli import refused_writes
 from vidqa.core.problem import Problem, raise_errors
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec, process_count
-from vidqa.jobs.launch import Ready, Resources, as_offline_warnings, job_of, unchecked
+from vidqa.jobs.launch import Ready, as_offline_warnings, job_of, unchecked
 from vidqa.jobs.platforms import platform, site, slurm_script
 from vidqa.jobs.platforms._base import RUN_SCRIPT, SUBMIT_SCRIPT, Job, Rendered
 from vidqa.jobs.platforms.kubernetes.manifest import SPEC_MOUNT, escaped_words, literal_variables, object_name, objects
@@ -28,6 +28,7 @@ from vidqa.jobs.platforms.mounts import mounts
 from vidqa.jobs.platforms.slurm import unseen
 from vidqa.jobs.platforms.slurm_script import image_problems
 from vidqa.jobs.problems import PLATFORM_IMAGE_UNUSED
+from vidqa.jobs.resources import Resources
 from vidqa.jobs.runs import new_name
 from vidqa.spec.cosmos import cosmos_table, video_fps_problems
 from vidqa.spec.models import TrainSpec

@@ -29,24 +29,13 @@ from vidqa.jobs.platforms._base import Job, Platform, Rendered, State
 from vidqa.jobs.platforms.processes import this_process
 from vidqa.jobs.problems import JOB_NOT_DONE, NOT_AGREED, PLATFORM_NODES, PLATFORM_SILENT
 from vidqa.jobs.records import JobRecord
+from vidqa.jobs.resources import Resources
 from vidqa.planning.problems import RESUME_NO_CHECKPOINT
 
 SAME_WORK = (State.PENDING, State.RUNNING, State.COMPLETE)  # of a job that a launch of the same spec need not repeat
 # Of a record, also in run.json.
 IN_RUN_FILE = ("action", "spec", "spec_fingerprint", "inputs_fingerprint", "parent", "preflight", "sequence")
 STOP_S = 30.0  # for a job that has just begun and has nothing to save
-
-
-@dataclass(frozen=True)
-class Resources:
-    """Where a job runs and with what, beyond its spec. `gpus` counts the GPUs of a node that the launcher cannot see;
-    `agreed` stands for --yes; `site` is a file of platform settings."""
-
-    nodes: int = 1
-    gpus: int | None = None
-    image: str | None = None
-    site: Path | None = None
-    agreed: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,7 +113,7 @@ def launch(
             new_id = runs.new_name(job_spec.spec_fingerprint, used_names)
             job = replace(job, job_id=new_id, run_dir=run_dir if run_dir.name != job_id else run_dir.with_name(new_id))
         refuse_busy(job.run_dir, since=last_sequence)
-        reserved = _reserve(job_spec, job, where, readiness)
+        reserved = _reserve(job_spec, job, where, readiness, resources)
     return Launched("started", _submit(*reserved, where), problems)
 
 
@@ -201,8 +190,8 @@ def retry(
         raise NOT_AGREED.error(record.job_id, reason)
     where = platform(record.platform)
     settings = site.read(where.name, site_file) if site_file else site.settings_of(record, where.settings)
-    gpus = record.gpus if where.visible_gpus(settings) is None else None
-    resources = Resources(record.nodes, gpus, record.image)
+    gpus = record.gpus if where.visible_gpus(settings) is None else record.requested_gpus
+    resources = Resources(nodes=record.nodes, gpus=gpus, image=record.image)
     job_spec = job_spec_of(record, settings)
     last_sequence, run_dir = records.last_sequence(), Path(record.run_dir)
     refuse_busy(run_dir)
@@ -212,7 +201,7 @@ def retry(
     with job_store.lock("launch"):
         refuse_busy(run_dir, since=last_sequence)
         job = replace(job, job_id=new_name(set(records.names())))
-        reserved = _reserve(job_spec, job, where, readiness, retry_of=record.job_id)
+        reserved = _reserve(job_spec, job, where, readiness, resources, retry_of=record.job_id)
     return Launched("started", _submit(*reserved, where), problems)
 
 
@@ -278,7 +267,7 @@ def with_image(where: Platform, settings: Any, resources: Resources, *, fetch: b
     if not where.needs_image(settings):
         return resources
     image = images.choose(resources.image, agreed=resources.agreed)
-    return replace(resources, image=where.pin_image(image, settings, fetch))
+    return resources.model_copy(update={"image": where.pin_image(image, settings, fetch)})
 
 
 def with_image_unasked(where: Platform, settings: Any, resources: Resources) -> tuple[Resources, list[Problem]]:
@@ -287,7 +276,7 @@ def with_image_unasked(where: Platform, settings: Any, resources: Resources) -> 
         return with_image(where, settings, resources, fetch=False), []
     except ProblemError as unpinned:
         warnings = [replace(problem, severity="warning") for problem in unpinned.problems]
-    return with_image(where, settings, replace(resources, agreed=True), fetch=False), warnings
+    return with_image(where, settings, resources.model_copy(update={"agreed": True}), fetch=False), warnings
 
 
 def job_of(job_spec: JobSpec, where: Platform, settings: Any, resources: Resources, run_dir: Path, job_id: str) -> Job:
@@ -319,7 +308,12 @@ def job_of(job_spec: JobSpec, where: Platform, settings: Any, resources: Resourc
 
 
 def _reserve(
-    job_spec: JobSpec, job: Job, where: Platform, readiness: Readiness, retry_of: str | None = None
+    job_spec: JobSpec,
+    job: Job,
+    where: Platform,
+    readiness: Readiness,
+    resources: Resources,
+    retry_of: str | None = None,
 ) -> tuple[JobRecord, Job, Rendered]:
     """Write the files of the run and the record of its job, which others see from then on."""
     rendered = where.render(job)
@@ -341,6 +335,7 @@ def _reserve(
         parent=runs.run_that_made(Path(job_spec.model_folder)) if job_spec.models else None,
         nodes=job.nodes,
         gpus=job.gpus,
+        requested_gpus=resources.gpus,
         image=job.image,
         settings=job.settings.model_dump() if job.settings is not None else None,
         preflight=readiness.preflight,

@@ -74,15 +74,21 @@ SITE_SETTINGS = Code(
     "Correct what the message names; references/site_template.toml documents every key.",
     Exit.USAGE,
 )
+# By what cannot be reached: what to do. A problem has the remedy of its own platform.
+REACH = {
+    "Local": "launch from a Linux machine whose /proc can be read",
+    "Docker": "start its daemon (sudo systemctl start docker), or let DOCKER_HOST name one that runs",
+    "Docker's socket": "join its group (sudo usermod -aG docker $USER), then log in again",
+    "SLURM": "launch from a login node, or let `ssh` in [slurm] of site.toml name one",
+    "SLURM by ssh": "make `ssh HOST true` work without a question, with its key in known_hosts",
+    "Kubernetes": "let KUBECONFIG name a kubeconfig, and `context` in [kubernetes] of site.toml one of those that "
+    "`kubectl config get-contexts` lists",
+}
 PLATFORM_UNREACHABLE = Code(
     "PLATFORM_UNREACHABLE",
     "This machine cannot observe processes, has none of SLURM's commands, or cannot reach the Docker daemon, the host "
     "that submits to SLURM, or the Kubernetes cluster as things are set.",
-    "Local: launch from a Linux machine whose /proc can be read. Docker: start it (sudo systemctl start docker), let "
-    "DOCKER_HOST name it, or join the group of its socket (sudo usermod -aG docker $USER, then log in again). SLURM: "
-    "launch from a login node, or let `ssh` in [slurm] of site.toml name one, and make `ssh HOST true` work without a "
-    "question, with its key in known_hosts. Kubernetes: let KUBECONFIG name a kubeconfig, check `kubectl config "
-    "get-contexts`, set context in site.toml.",
+    " ".join(f"{name}: {remedy}." for name, remedy in REACH.items()),
     Exit.ENVIRONMENT,
 )
 PLATFORM_SILENT = Code(

@@ -33,8 +33,9 @@ PASSED, AT_LAUNCH, SKIPPED = "passed", "without decoding", "skipped"  # of `pref
 class JobRecord(Submitted):
     """`inputs_fingerprint` covers data and model. A resumed run appends to its log. `failure` is {"class", "evidence"}
     of a job that failed; `retry_of` is the job that this one retries; `preflight` whether it was checked before.
-    `folder` is the working folder of the launch, and `sequence` numbers the launches independently of the clock;
-    records of earlier versions have neither."""
+    `requested_gpus` are those of --gpus, which a retry has again; None without the option. `folder` is the working
+    folder of the launch, and `sequence` numbers the launches independently of the clock; records of earlier versions
+    have none of the three."""
 
     platform: str
     action: str
@@ -49,6 +50,7 @@ class JobRecord(Submitted):
     updated: str = ""
     parent: str | None = None
     gpus: int = 0
+    requested_gpus: int | None = None
     image: str | None = None
     preflight: str = ""
     retry_of: str | None = None

@@ -11,7 +11,6 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -219,7 +218,7 @@ def suitable(inputs: Inputs) -> list[Problem]:
     inputs.facts |= {"gpus": len(inputs.gpus), "cores": cpu_count(), "processes": inputs.processes}
     where, declared = platform(inputs.platform), inputs.declared.anything
     settings = site.read(inputs.platform, inputs.resources.site)
-    resources = replace(inputs.resources, gpus=len(inputs.gpus) if declared else None)
+    resources = inputs.resources.model_copy(update={"gpus": len(inputs.gpus) if declared else None})
     resources, image_warnings = launch.with_image_unasked(where, settings, resources)
     try:
         job_spec = load_job_spec(inputs.action, inputs.spec_path, fetch=False, settings=settings)

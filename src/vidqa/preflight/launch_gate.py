@@ -26,8 +26,9 @@ from vidqa.core.files import now, remove, write_json
 from vidqa.core.problem import Problem
 from vidqa.data.record import Record
 from vidqa.jobs.job_spec import JobSpec, written_anew
-from vidqa.jobs.launch import Readiness, Resources
+from vidqa.jobs.launch import Readiness
 from vidqa.jobs.records import AT_LAUNCH, PASSED, SKIPPED
+from vidqa.jobs.resources import Resources
 from vidqa.planning import plan_cache
 from vidqa.planning.plan import Plan
 from vidqa.planning.plan_cache import Identity

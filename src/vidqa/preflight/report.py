@@ -15,8 +15,8 @@ from vidqa.data import storage
 from vidqa.data.problems import MEDIA_MISSING
 from vidqa.data.storage import hub
 from vidqa.jobs.job_spec import JobSpec, load_job_spec
-from vidqa.jobs.launch import Resources
 from vidqa.jobs.problems import NOT_SEEN
+from vidqa.jobs.resources import Resources
 from vidqa.preflight import launch_gate
 from vidqa.preflight.gpus import Declared
 from vidqa.preflight.inputs import Inputs, Skip

@@ -9,15 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from vidqa import spec
 from vidqa.core import actions
 from vidqa.core.cli import Result, command
-from vidqa.core.files import write_text
+from vidqa.core.files import annotations_in_folder, write_text
 from vidqa.core.pages.page import percent
 from vidqa.core.problem import Exit, Problem, ProblemError
-from vidqa.data.reader import annotations_in_folder
 from vidqa.gaps.deft import runner
 from vidqa.gaps.deft.context import (
     AUDIT_ANSWERS,
@@ -32,7 +31,7 @@ from vidqa.gaps.deft.context import (
 from vidqa.gaps.deft.loop import Log, Loop, PendingStage, Step, locked_folder, write_state
 from vidqa.gaps.deft.report import write_report
 from vidqa.gaps.deft.stages import ROUND
-from vidqa.gaps.deft.state import Ending, Sets, Settings, Stop, Strict, Where, fold
+from vidqa.gaps.deft.state import Ending, Sets, Settings, Stop, Where, fold
 from vidqa.gaps.problems import DEFT_FOLDER, DEFT_SETTING, LEAK
 from vidqa.spec.build import Request, build
 from vidqa.spec.keys import table_at
@@ -40,7 +39,7 @@ from vidqa.spec.layers import parse_set, parse_value
 from vidqa.spec.parent_layers import model_layer
 
 ANSWERS = {"audit needed": "--audit-answers", "labels needed": "--labels"}  # by rule: option for a person's answers
-TABLES: dict[str, type[Strict]] = {"sets": Sets, "where": Where, "stop": Stop}
+TABLES: dict[str, type[BaseModel]] = {"sets": Sets, "where": Where, "stop": Stop}
 CHANGEABLE = ("stop", "where", "audit", "audit_from")  # within a loop
 DATA = "custom.train_dataset"
 DECIDED = {f"{DATA}.annotation_path", f"{DATA}.media_path", "train.resume", "train.output_dir"}  # keys of trainings

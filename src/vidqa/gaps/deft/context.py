@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import spec
-from vidqa.core.files import content_hash
-from vidqa.data.reader import annotations_in_folder
+from vidqa.core.files import annotations_in_folder, content_hash
 from vidqa.gaps.deft.state import Accepted, Cost, Fact, LoopState, RoundState, Settings
 
 STATE, LOG, LOCK = "deft_state.json", "deft_log.jsonl", ".deft_lock"
@@ -104,7 +103,7 @@ class StageContext:
             place = getattr(sets, name)
             return annotations_in(place) if place else None
         if name.startswith("settings."):
-            return repr(self.settings.model_dump().get(name.removeprefix("settings.")))
+            return repr(self.settings.model_dump(mode="json").get(name.removeprefix("settings.")))
         if name in ("training run", "control run"):
             stage = "train" if name == "training run" else "control train"
             return str(self.fact(stage, "run_dir") or self.starting_model())

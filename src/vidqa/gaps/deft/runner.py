@@ -16,7 +16,6 @@ from vidqa.core.problem import ProblemError
 from vidqa.gaps.deft.state import Cost, Fact, Where
 from vidqa.gaps.problems import DEFT_SETTING
 from vidqa.jobs import api
-from vidqa.jobs.launch import Resources
 from vidqa.preflight import launch_gate
 from vidqa.spec.build import Request, build
 from vidqa.spec.layers import text_of
@@ -87,8 +86,7 @@ def job(action: str, spec_path: Path, where: Where) -> tuple[Path, dict[str, Fac
     """Run folder, facts and cost of the job of a spec, once it is complete: it is started, found running, found done,
     or resumed. Raises its problems."""
     announce("launch", action, "--spec", spec_path, "--platform", where.platform, "--wait")
-    resources = Resources(where.nodes, where.gpus, where.image, Path(where.site) if where.site else None, where.agreed)
-    handle = api.completed(action, spec_path, where.platform, resources, ready=launch_gate.ready)
+    handle = api.completed(action, spec_path, where.platform, where, ready=launch_gate.ready)
     record, cost = handle.record(), handle.cost()
     facts: dict[str, Fact] = {"run_dir": record.run_dir, "job": record.job_id}
     return Path(record.run_dir), facts, Cost(seconds=cost.seconds, gpu_seconds=cost.gpu_seconds)

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from vidqa.jobs.resources import Resources
+
 SCHEMA = "vidqa.deft_state.v1"
 Event = dict[str, Any]  # a line of the log
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -47,15 +49,10 @@ class Sets(Strict):
     test: str | None = Field(default=None, description="set that is evaluated once, when the loop has ended")
 
 
-class Where(Strict):
+class Where(Resources):
     """Where jobs run: the options of launch.py."""
 
     platform: Literal["local", "docker", "slurm", "kubernetes"] = "local"
-    nodes: int = Field(default=1, ge=1)
-    gpus: int | None = Field(default=None, ge=0)
-    image: str | None = None
-    site: str | None = None
-    agreed: bool = Field(default=False, description="--yes of launch.py")
 
 
 class Stop(Strict):

@@ -22,7 +22,7 @@ from requests.exceptions import RequestException
 from vidqa.core import environment
 from vidqa.core._optional import PACKAGE_MISSING
 from vidqa.core.problem import Code, ProblemError
-from vidqa.jobs.problems import IMAGE_UNUSABLE, NOT_SHARED, PLATFORM_REFUSED, PLATFORM_UNREACHABLE
+from vidqa.jobs.problems import IMAGE_UNUSABLE, NOT_SHARED, PLATFORM_REFUSED, PLATFORM_UNREACHABLE, REACH
 
 TIMEOUT_S = 60
 INSTALL_SSH = "into the environment of this project: pip install 'docker[ssh]'"
@@ -98,9 +98,9 @@ def is_local() -> bool:
 
 def unreachable(failed: BaseException) -> ProblemError:
     if re.search(r"Permission ?denied", str(failed), re.IGNORECASE):
-        return PLATFORM_UNREACHABLE.error(address(), "the daemon's socket may not be opened")
+        return PLATFORM_UNREACHABLE.error(address(), "the daemon's socket may not be opened", REACH["Docker's socket"])
     reason = re.sub(r"\s+", " ", str(failed))[:200]
-    return PLATFORM_UNREACHABLE.error(address(), f"it does not answer: {reason}")
+    return PLATFORM_UNREACHABLE.error(address(), f"it does not answer: {reason}", REACH["Docker"])
 
 
 @contextmanager

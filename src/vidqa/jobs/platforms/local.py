@@ -49,6 +49,7 @@ from vidqa.jobs.problems import (
     PLATFORM_IMAGE_UNUSED,
     PLATFORM_NODES,
     PLATFORM_UNREACHABLE,
+    REACH,
 )
 
 FOUND_S = 60.0  # in which a new process is to be found in /proc
@@ -77,7 +78,7 @@ def _installed_gpus() -> int:
 def check(job: Job) -> list[Problem]:
     problems = []
     if not (PROC / "self/environ").exists():
-        problems.append(PLATFORM_UNREACHABLE.at(PROC, "there is no /proc: jobs could not be observed"))
+        problems.append(PLATFORM_UNREACHABLE.at(PROC, "there is no /proc: jobs could not be observed", REACH["Local"]))
     if importlib.util.find_spec("torch") is None:
         problems.append(PACKAGE_MISSING.at("torch", f"{sys.executable} has no torch, so there is no torchrun"))
     if job.nodes > 1:
@@ -120,7 +121,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
         if time.monotonic() > deadline:
             supervisor.communicate()  # without the word it ends
             message = f"the environment of process {supervisor.pid} cannot be read: the job could not be observed"
-            raise PLATFORM_UNREACHABLE.error(PROC, message)
+            raise PLATFORM_UNREACHABLE.error(PROC, message, REACH["Local"])
         time.sleep(0.001)
     with suppress(BrokenPipeError), supervisor.stdin as pipe:  # type: ignore[union-attr]
         pipe.write(START)

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 
 from vidqa.core import environment
-from vidqa.jobs.problems import PLATFORM_SILENT, PLATFORM_UNREACHABLE
+from vidqa.jobs.problems import PLATFORM_SILENT, PLATFORM_UNREACHABLE, REACH
 
 TIMEOUT_S = 90  # SLURM's own commands give up on their controller earlier than that
 PATIENCE_S = 30.0  # for a controller that restarts or fails over
@@ -82,7 +82,7 @@ class SlurmCommands:
         while True:
             answer = self._ask_once(words, stdin, secrets)
             if answer.code == NOT_FOUND and not optional:
-                raise PLATFORM_UNREACHABLE.error(self.ssh or words[0], answer.complaint)
+                raise PLATFORM_UNREACHABLE.error(self.ssh or words[0], answer.complaint, REACH["SLURM"])
             if answer.code == NOT_FOUND or not answer.is_unanswered(nothing):
                 return answer
             if time.monotonic() > deadline or not _may_repeat(words, answer):
@@ -109,10 +109,10 @@ class SlurmCommands:
         except subprocess.TimeoutExpired as late:
             raise PLATFORM_SILENT.error(where, f"no answer within {TIMEOUT_S} s") from late
         except OSError as failed:
-            raise PLATFORM_UNREACHABLE.error(where, f"it cannot be run: {failed}") from failed
+            raise PLATFORM_UNREACHABLE.error(where, f"it cannot be run: {failed}", REACH["SLURM"]) from failed
         answer = CommandResult(done.returncode, done.stdout, done.stderr)
         if self.ssh and answer.code == SSH_FAILED:
-            raise PLATFORM_UNREACHABLE.error(self.ssh, answer.complaint)
+            raise PLATFORM_UNREACHABLE.error(self.ssh, answer.complaint, REACH["SLURM by ssh"])
         return answer
 
 

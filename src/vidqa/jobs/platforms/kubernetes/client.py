@@ -17,7 +17,7 @@ from vidqa.core import environment
 from vidqa.core._optional import require
 from vidqa.core.problem import Problem
 from vidqa.jobs.platforms.kubernetes.site import KubernetesSite
-from vidqa.jobs.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNREACHABLE
+from vidqa.jobs.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNREACHABLE, REACH
 
 CONNECT_S, READ_S = 5.0, 30.0
 PLURALS = {"Job": "jobs", "ConfigMap": "configmaps", "Service": "services", "TrainJob": "trainjobs"}
@@ -180,7 +180,8 @@ def connect(site: KubernetesSite) -> Cluster:
         config.load_kube_config(files, site.context or None, client_configuration=configuration, persist_config=False)
     # The client does not validate a kubeconfig: a wrong structure raises one of the last three.
     except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError) as bad:
-        unusable = PLATFORM_UNREACHABLE.error(site.context or "kubeconfig", f"{type(bad).__name__}: {_short(bad)}")
+        why = f"{type(bad).__name__}: {_short(bad)}"
+        unusable = PLATFORM_UNREACHABLE.error(site.context or "kubeconfig", why, REACH["Kubernetes"])
         if site.context:  # it names a cluster, and no other may replace it
             raise unusable from bad
         try:

@@ -1,0 +1,29 @@
+"""Where a job runs and with what, beyond its spec: the options of launch.py, and a table of a study and of a DEFT loop.
+
+[resources]  # of study.toml; a loop has the same keys in the table `where` of its settings
+nodes = 2
+site = "site.toml"
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Resources(BaseModel):
+    """As for scripts/launch.py."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    nodes: int = Field(default=1, ge=1, description="Machines that share a job's processes.")
+    gpus: int | None = Field(
+        default=None, ge=0, description="GPUs of a node, where they cannot be seen from here; 0: its CPU."
+    )
+    image: str | None = Field(default=None, description="Engine image.")
+    site: Annotated[Path | None, Field(strict=False)] = Field(
+        default=None, description="File with the settings of your place."
+    )
+    agreed: bool = Field(default=False, description="Agree to the image that config.json records: --yes.")

@@ -114,6 +114,7 @@ def test_an_archive_beside_what_was_unpacked_of_it_holds_no_unused_media(tmp_pat
 def test_answers_are_counted_as_evaluations_read_them(found: Inspection) -> None:
     assert found.facts["kinds"]["a"]["answers"] == {"yes": 3, "B": 1, "(text)": 1, "no": 1}
     assert found.facts["kinds"]["a"]["most_common_share"] == 0.5
+    assert found.facts["kinds"]["a"]["most_common"] == "yes"
 
 
 def test_tokens_are_those_of_the_processor(found: Inspection, model: Path, root: Path) -> None:

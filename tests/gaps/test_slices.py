@@ -134,6 +134,7 @@ def test_similar_failures_gather_in_a_cluster(tmp_path: Path) -> None:
     table = slices(tmp_path, notes, said, write_embeddings(tmp_path / "e.parquet", media, np.ones(4)))
     found = by_name(table, "cluster")
     assert sorted((each["n"], each["wrong"]) for each in found.values()) == [(30, 0), (30, 0), (30, 0), (30, 30)]
+    assert {name.partition(": ")[2] for name in found} == {"100% door, “Is the door open?”"}
     assert table["slices"][0]["dimension"] == "cluster" and table["slices"][0]["lift"] == 4.0
 
 

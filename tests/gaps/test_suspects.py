@@ -139,4 +139,7 @@ def test_the_page_asks_and_shows_everything_as_text() -> None:
     more = {"suggested": "no", "probability": 0.9, "score": 1.0, "reasons": ["a & b"], "verdict": "", "answer": ""}
     html = audit_page([{**item, **more}])
     assert "<script>x" not in html and "a &amp; b" in html and html.count('type="radio"') == 3
+    assert "label is wrong: 90\N{NO-BREAK SPACE}%; a &amp; b" in html, (
+        "a queue that begins at 5 % has no doubtful label"
+    )
     assert "vidqa.audit_answers.v1" in html and "script-src 'sha256-" in html

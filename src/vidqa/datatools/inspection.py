@@ -129,6 +129,7 @@ def _kinds(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
         kind: {
             "records": counts.total(),
             "answers": _most_common(counts),
+            "most_common": compared[kind].most_common(1)[0][0],
             "most_common_share": round(max(compared[kind].values()) / counts.total(), 4),
         }
         for kind, counts in sorted(answers.items(), key=lambda item: -item[1].total())
@@ -299,7 +300,7 @@ def _kind(name: str, kind: dict[str, Any]) -> dict[str, Any]:
         {"name": answer, "n": n, "percent": round(100 * n / kind["records"], 3), "shade": min(at, SHADES - 1)}
         for at, (answer, n) in enumerate(kind["answers"].items())
     ]
-    return {"name": name, "records": kind["records"], "answers": answers, "most": kind["most_common_share"]}
+    return {"name": name, "records": kind["records"], "answers": answers, "most": kind}
 
 
 def _histograms(inspection: Inspection) -> list[tuple[str, dict[str, Any]]]:

@@ -65,6 +65,7 @@ def report(training: Training, posters: Posters = lambda line: []) -> str:
         main=main_chart(training),
         charts=other_charts(training),
         validations=ends if len(validations) > MOST_LISTED else validations,
+        generated=bool(training.points(ACCURACY)),
         validations_hidden=max(0, len(validations) - MOST_LISTED),
         groups=_last_groups(training.run, posters),
         parts=_parts(training),
@@ -97,11 +98,15 @@ def _tiles(training: Training) -> list[tuple[str, str, str, bool]]:
         tiles.append(("Training loss", _loss(loss[-1][1]), f"at first {_loss(loss[0][1])}", False))
     if held_out:
         step, least = min(held_out, key=lambda point: point[1])
-        note = f"least, after step {step:,.0f}; at the end {_loss(held_out[-1][1])}"
+        note = "least, at the end"
+        if least < held_out[-1][1]:
+            note = f"least, after step {step:,.0f}; at the end {_loss(held_out[-1][1])}"
         tiles.append(("Validation loss", _loss(least), note, False))
     if accuracy := training.points(ACCURACY):
         step, most = max(accuracy, key=lambda point: point[1])
-        note = f"highest, after step {step:,.0f}; at the end {percent(accuracy[-1][1])}"
+        note = "highest, at the end"
+        if accuracy[-1][1] < most:
+            note = f"highest, after step {step:,.0f}; at the end {percent(accuracy[-1][1])}"
         tiles.append(("Validation accuracy", percent(most), note, False))
     if seconds := training.points("perf/step_s"):
         tiles.append(("Time of a step", f"{median(y for _, y in seconds):.3g} s", f"median; {_spent(training)}", False))
@@ -210,7 +215,7 @@ def _how(training: Training) -> list[tuple[str, str]]:
         "Frames of a video": _at(spec, "custom.vision.nframes"),
         "Frames a second": _at(spec, "custom.vision.fps"),
         "Tokens of a pack": training.plan.get("pack_tokens"),
-        "Recomputed in backward": training.facts.get("memory_policy") or training.facts.get("recompute"),
+        "Memory policy": training.facts.get("memory_policy") or training.facts.get("recompute"),
     }
     return [(name, _count(value)) for name, value in rows.items() if value not in (None, "", [])]
 

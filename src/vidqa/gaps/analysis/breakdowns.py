@@ -231,7 +231,7 @@ def _far_apart(vectors_ND: np.ndarray, count: int) -> np.ndarray:
 
 def _name(members: Sequence[ScoredAnswer]) -> str:
     (kind, question), count = Counter((answer.kind, answer.question) for answer in members).most_common(1)[0]
-    return f"{kind}, “{question[:60]}” ({count} of {len(members)})"
+    return f"{count / len(members):.0%} {kind}, “{question[:60]}”"
 
 
 def _yes_no(answers: Sequence[ScoredAnswer]) -> dict[str, Any] | None:

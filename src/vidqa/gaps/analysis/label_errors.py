@@ -223,8 +223,8 @@ def audit_page(items: Sequence[dict[str, Any]]) -> str:
     frames = cache(lambda video: card_frames(video, FRAMES))
     cards = []
     for item in items[:CARDS]:
-        texts = {name: str(value)[:SHOWN] for name, value in item.items() if name != "reasons"}
-        cards.append({**texts, "reasons": item["reasons"], **frames(str(item["video_id"]))})
+        texts = {name: value[:SHOWN] for name, value in item.items() if isinstance(value, str)}
+        cards.append({**item, **texts, **frames(str(item["video_id"]))})
     return page(
         "gaps/analysis/audit.html.j2",
         title="Are these labels right?",

@@ -116,7 +116,9 @@ def audit(context: StageContext) -> StageResult:
     open_items = [suspect for suspect in suspects if not suspect.verdict]
     facts: dict[str, Fact] = {"asked": len(suspects), "open": len(open_items)}
     if not open_items:
-        return StageResult(f"No suspected label error is open; {len(suspects)} were answered.", {}, facts)
+        answered = f"; {len(suspects)} such labels were answered" if suspects else ""
+        sentence = f"No label is wrong with a probability of {context.settings.audit_from:g} or more{answered}."
+        return StageResult(sentence, {}, facts)
     if context.settings.audit == "report":
         sentence = f"{len(open_items)} labels are suspected to be wrong; nobody was asked about them."
         return StageResult(sentence, {}, facts)

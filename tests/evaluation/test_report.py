@@ -1,5 +1,6 @@
 """The report as a browser would read it, and poster frames of real files."""
 
+import base64
 import io
 import tarfile
 from html.parser import HTMLParser
@@ -86,6 +87,11 @@ def test_posters_past_the_end_and_far_in(video):
     assert brightness(poster_frames(str(video), None, [900])[0])[1] == pytest.approx(234, abs=4)
     found = [brightness(frame)[1] for frame in poster_frames(str(video), None, [2, 25, 31])]
     assert found == pytest.approx([12, 150, 186], abs=4)
+
+
+def test_frames_of_a_card_are_the_middles_of_equal_parts(video):
+    images = [base64.b64decode(url.partition(",")[2]) for url in card_frames(str(video), 4)["frames"]]
+    assert [brightness(image)[1] for image in images] == pytest.approx([30, 90, 150, 210], abs=4)
 
 
 def test_posters_from_an_archive(video, tmp_path):

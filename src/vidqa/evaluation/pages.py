@@ -112,7 +112,7 @@ def comparison_page(comparison: Comparison, gate: DropGate | None = None) -> str
     return page(
         "evaluation/comparison.html.j2",
         title=f"{Path(comparison.folders[1]).name} against {Path(comparison.folders[0]).name}",
-        filters={"points": points},
+        filters={"points": points, "chance": _chance},
         comparison=comparison,
         gate=gate,
         sides=[(name, why, len(pairs), _change_cards(pairs[:CHANGES])) for name, pairs, why in sides],
@@ -136,7 +136,7 @@ def comparison_text(comparison: Comparison, gate: DropGate | None = None) -> str
     lines = [
         f"{comparison.sentence}: {percent(whole.before)} -> {percent(whole.after)}, {_interval(whole)}",
         f"{whole.fixed} fixed, {whole.broken} broken of {whole.n} questions about {whole.n_videos} videos; "
-        f"p = {whole.p_value:.4g} by video, McNemar's {whole.mcnemar_p:.4g}",
+        f"p by video {_chance(whole.p_value)}, by McNemar's test {_chance(whole.mcnemar_p)}",
         *(f"{name}: {_side(side)}" for name, side in zip(("before", "after"), comparison.sides, strict=True)),
         *comparison.reservations,
         *(gate.lines if gate else ()),
@@ -160,6 +160,10 @@ def _side(side: Side) -> str:
 def points(value: float) -> str:
     """A difference of shares in percentage points."""
     return f"{100 * value:+.1f}".replace("-", "−")
+
+
+def _chance(p: float) -> str:
+    return f"{p:.2g}" if p >= 0.0001 else "< 0.0001"
 
 
 def _interval(difference: Difference) -> str:

@@ -52,10 +52,11 @@ def gray_frames(video: str, count: int, width: int) -> tuple[float, np.ndarray]:
 def _spread(video: str, count: int, width: int) -> tuple[float, list[Image.Image]]:
     path, member = archive_and_member(video) or (video, None)
 
-    def even(frames: int) -> list[int]:
-        return [at * frames // min(count, frames) for at in range(min(count, frames))]
+    def middles(frames: int) -> list[int]:  # of equal parts: the first frame of a file is often black
+        parts = min(count, frames)
+        return [(2 * part + 1) * frames // (2 * parts) for part in range(parts)]
 
-    return _frames(path, member, even, width)
+    return _frames(path, member, middles, width)
 
 
 def _frames(

@@ -171,3 +171,11 @@ def write_image(path: Path, *, width: int = 64, height: int = 48, number: int = 
     packets = [*encoder.encode(frame), *encoder.encode()]
     path.write_bytes(b"".join(bytes(packet) for packet in packets))
     return path
+
+
+def decode_frames(path: str | Path, member: str | None, indices: Sequence[int]) -> np.ndarray:
+    """uint8 [N, H, W, 3]: the frames with these numbers, in this order; a number may repeat."""
+    from vidqa.video.decode import read_frames
+
+    numbers, positions = np.unique(np.asarray(indices, int), return_inverse=True)
+    return np.stack(list(read_frames(path, member, numbers.tolist())))[positions]

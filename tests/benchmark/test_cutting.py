@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clips import frame_numbers, write_clip, write_image
+from clips import decode_frames, frame_numbers, write_clip, write_image
 
 from vidqa.benchmark import cutting
 from vidqa.benchmark.problems import BENCHMARK_CUT
 from vidqa.benchmark.tfrecord import examples, masked_crc
 from vidqa.core.problem import ProblemError
-from vidqa.video import decode_frames, probe
 from vidqa.video.encode import write_h264
+from vidqa.video.probe import probe
 
 
 def benchmark(folder: Path, name: str, clips: list[str]) -> Path:

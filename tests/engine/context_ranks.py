@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from clips import decode_frames
 from transformers import AutoConfig
 
 from vidqa.data import load_records
@@ -27,7 +28,7 @@ from vidqa.engine.families.tiny_qwen3_vl import initialise
 from vidqa.engine.model.float8 import use_float8
 from vidqa.planning.budget.activation_checkpointing import NO_RECOMPUTE, Recompute, RecomputedLayers, fixed_recompute
 from vidqa.planning.samples import Planner, Prompting, Sample
-from vidqa.video import decode_frames, decode_image
+from vidqa.video.image import decode_image
 
 PACKS = ([0, 1, 2, 3, 4], [5, 6], [12], [13], [7, 8, 9, 10, 11], [])  # videos, an image, a text, nothing
 

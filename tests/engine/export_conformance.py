@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from clips import decode_frames
 from in_process import one_rank
 from safetensors.torch import load_file, save_file
 from tiny_world import tiny_data, tiny_model, tiny_spec
@@ -40,7 +41,6 @@ from vidqa.planning.budget.activation_checkpointing import NO_RECOMPUTE
 from vidqa.planning.samples import Planner, Sample, training_planner
 from vidqa.spec import load
 from vidqa.spec.run_lookup import find_export
-from vidqa.video import decode_frames
 
 CPU = torch.device("cpu")
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from clips import decode_frames
 from tiny_qwen2_5_vl import write_tiny_model as tiny_qwen2_5_vl
 from tiny_world import QUESTIONS, tiny_data
 from torch import nn
@@ -29,7 +30,7 @@ from vidqa.planning.budget.activation_checkpointing import NO_RECOMPUTE, Recompu
 from vidqa.planning.prefix_sharing import workload
 from vidqa.planning.samples import Planner, Prompting
 from vidqa.spec.policy_tables import DECODER_PROJECTIONS
-from vidqa.video import decode_frames, decode_image
+from vidqa.video.image import decode_image
 
 __all__ = [
     "test_adapters_find_linear_layers",

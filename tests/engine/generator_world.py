@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from clips import decode_frames
 from tiny_world import tiny_data, tiny_model
 from transformers import LogitsProcessor, LogitsProcessorList
 
@@ -24,7 +25,7 @@ from vidqa.engine.families import FAMILIES, torch_half
 from vidqa.engine.generators._base import Generator, Settings
 from vidqa.planning.requests import Request, Result, Sampling
 from vidqa.planning.samples import Planner, Prompting
-from vidqa.video import decode_frames, decode_image
+from vidqa.video.image import decode_image
 
 CPU = torch.device("cpu")
 GREEDY = Sampling(max_tokens=8)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from clips import decode_frames
 from forked import Started
 from in_process import run_here
 from test_evaluation import _children
@@ -29,7 +30,6 @@ from vidqa.planning.samples import evaluation_planner
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.models import EmbedSpec
 from vidqa.spec.rules import embed_rules
-from vidqa.video.decode import decode_frames
 
 TEXTS = ("sample_id", "media", "question", "answer", "kind", "problem")
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from clips import decode_frames
 from forked import Started
 from in_process import run_here
 from text_encoder import write_encoder
@@ -30,7 +31,8 @@ from vidqa.engine.data.collate import stock_inputs
 from vidqa.engine.data.pixels import resize_frames
 from vidqa.planning.samples import Planner, Prompting, evaluation_planner, training_planner
 from vidqa.spec import Layer, dump, load, resolve
-from vidqa.video import decode_frames, decode_image, probe
+from vidqa.video.image import decode_image
+from vidqa.video.probe import probe
 
 SYSTEM = "You are a helpful assistant."
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from clips import decode_frames
 from in_process import run_here, train_here
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file
@@ -24,7 +25,7 @@ from vidqa.engine.export.adapter import MERGED, merged_adapter
 from vidqa.engine.export.proof import stock_loss
 from vidqa.planning.samples import training_planner
 from vidqa.spec import Layer, dump, load, resolve
-from vidqa.video import decode_frames, decode_image
+from vidqa.video.image import decode_image
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*tie_word_embeddings")
 LORA: dict[str, dict[str, Any]] = {

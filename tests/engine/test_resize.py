@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from clips import write_clip
+from clips import decode_frames, write_clip
 from PIL import Image
 from transformers import Qwen2VLImageProcessor, Qwen3VLVideoProcessor
 from transformers.image_utils import load_image
 
 from vidqa.engine.data.pixels import patchify, resize_frames
-from vidqa.video import decode_frames, decode_image, plan_frames, plan_image, probe, probe_image
+from vidqa.video.image import decode_image, probe_image
+from vidqa.video.plan import plan_frames, plan_image
+from vidqa.video.probe import probe
 from vidqa.video.types import PixelRules, VideoMeta, VisionSpec
 
 UNEVEN = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}

@@ -14,8 +14,8 @@ from transformers import Qwen3VLProcessor
 from vidqa.data import MediaRef, Record, Turn, load_records
 from vidqa.families import family_of
 from vidqa.families.chat import Chat, load_chat
-from vidqa.video import plan_frames, plan_image, vision_spec
-from vidqa.video.types import FramePlan, VideoMeta
+from vidqa.video.plan import plan_frames, plan_image
+from vidqa.video.types import FramePlan, VideoMeta, vision_spec
 
 # Not the tiny model's own template: one with counters, generation blocks, loop controls, tojson and set.
 ELABORATE = """\

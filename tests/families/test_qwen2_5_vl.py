@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from awkward import AWKWARD
+from clips import decode_frames
 from huggingface_hub.errors import StrictDataclassError
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -28,8 +29,9 @@ from vidqa.core.problem import ProblemError
 from vidqa.engine.data.pixels import as_tensor, patchify, resize_frames
 from vidqa.families import family_of
 from vidqa.families.qwen2_5_vl import QWEN2_5_VL, expand, geometry, parameter_name, rope_positions
-from vidqa.video import decode_frames, plan_frames, probe, vision_spec
-from vidqa.video.types import FramePlan, PixelRules, VideoMeta, VisionSpec
+from vidqa.video.plan import plan_frames
+from vidqa.video.probe import probe
+from vidqa.video.types import FramePlan, PixelRules, VideoMeta, VisionSpec, vision_spec
 
 # As published with Qwen2.5-VL and Cosmos-Reason1: one file for both processors, and text settings beside vision_config.
 PUBLISHED_PROCESSOR = {

@@ -24,8 +24,8 @@ from vidqa.core.problem import ProblemError
 from vidqa.families import family_of, quantization_of, require_plain_weights
 from vidqa.families.qwen3_vl import QWEN3_VL, expand, geometry, rope_positions
 from vidqa.planning.adapters import check_adapter
-from vidqa.video import plan_frames, plan_image, vision_spec
-from vidqa.video.types import VideoMeta
+from vidqa.video.plan import plan_frames, plan_image
+from vidqa.video.types import VideoMeta, vision_spec
 
 # Sizes as published with Qwen3-VL and Cosmos-Reason2, in the layout of two files.
 OLDER_IMAGE = {"size": {"longest_edge": 16777216, "shortest_edge": 65536}, "patch_size": 16, "temporal_patch_size": 2,

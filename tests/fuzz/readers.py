@@ -40,7 +40,8 @@ from vidqa.spec import Layer, dump, explain, read_layer, resolve
 from vidqa.spec.cosmos import cosmos_table, missing_fps
 from vidqa.spec.layers import parse_set
 from vidqa.spec.run_lookup import find_checkpoint, find_export
-from vidqa.video import probe, probe_image
+from vidqa.video.image import probe_image
+from vidqa.video.probe import probe
 
 QUESTION = {"from": "human", "value": "<video>\nIs the door open?\nA. yes\nB. no"}
 TURNS = [QUESTION, {"from": "gpt", "value": "<think>It is.</think>A"}]

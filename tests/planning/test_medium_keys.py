@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clips import frame_numbers, write_clip, write_image
+from clips import decode_frames, frame_numbers, write_clip, write_image
 from tiny_world import tiny_model
 
 from vidqa.core.problem import ProblemError
@@ -20,8 +20,8 @@ from vidqa.data.load import check_records
 from vidqa.planning.plan import Plan, PlannedSet, cut_into_windows
 from vidqa.planning.plan_cache import decode, encode
 from vidqa.planning.samples import Planner, Prompting, Sample
-from vidqa.video import decode_frames, plan_image, vision_spec
-from vidqa.video.types import FramePlan
+from vidqa.video.plan import plan_image
+from vidqa.video.types import FramePlan, vision_spec
 
 FRAMES, FPS = 40, 10.0
 

@@ -18,7 +18,8 @@ from vidqa.planning.prefix_sharing import workload
 from vidqa.planning.samples import Prompting, Sample
 from vidqa.spec import Layer, read_layer, resolve
 from vidqa.spec.models import TrainSpec
-from vidqa.video import VideoMeta, plan_frames, vision_spec
+from vidqa.video.plan import plan_frames
+from vidqa.video.types import VideoMeta, vision_spec
 
 ROOT = Path(__file__).parents[2]
 TEXT, STAMP, ANSWER = 120, 9, 20  # tokens of a sample's text, of a time stamp, and of the supervised answer

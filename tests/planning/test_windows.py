@@ -7,14 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from clips import frame_numbers, write_clip
+from clips import decode_frames, frame_numbers, write_clip
 from tiny_world import tiny_model
 
 from vidqa.core.problem import ProblemError
 from vidqa.data.record import MediaRef, Record, Turn
 from vidqa.planning.plan import cut_into_windows, source_id, window_of, window_spans
 from vidqa.planning.samples import Planner, Prompting
-from vidqa.video import decode_frames, plan_frames, probe, vision_spec
+from vidqa.video.plan import plan_frames
+from vidqa.video.probe import probe
+from vidqa.video.types import vision_spec
 
 
 def record(path: Path, name: str = "a", *more: Path) -> Record:

@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pandas
 import pytest
+from clips import decode_frames
 
 from tests.clips import draw, write_clip
 from tests.preflight.corpus import Case
 from vidqa.data import near_duplicates
 from vidqa.data.near_duplicates import near_duplicate_pairs
 from vidqa.preflight import media_checks, media_probe
-from vidqa.video import decode_frames, probe
 from vidqa.video.pool import DecodePool
+from vidqa.video.probe import probe
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from typing import Any
 import openai
 import pytest
 import torch
+from clips import decode_frames
 from decode_workers import workers_of
 from hostile_requests import *  # noqa: F403
 from server import KEY, LONG, Served, asked, data_url, image, serving, video
@@ -36,7 +37,6 @@ from vidqa.engine.generators._base import Settings
 from vidqa.engine.serve import GRACE_S, LAST_S
 from vidqa.planning.requests import Request, Sampling
 from vidqa.planning.samples import Planner, Prompting
-from vidqa.video import decode_frames
 
 pytestmark = pytest.mark.slow
 QUESTION = "Is the first bit set?"

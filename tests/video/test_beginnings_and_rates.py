@@ -7,12 +7,12 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from clips import draw, frame_numbers, write_clip, write_image
+from clips import decode_frames, draw, frame_numbers, write_clip, write_image
 from PIL import Image
 
 from vidqa.datatools.inspection import inspect_dataset
-from vidqa.video import decode_frames, decode_image, probe, probe_image
-from vidqa.video.probe import header_warnings
+from vidqa.video.image import decode_image, probe_image
+from vidqa.video.probe import header_warnings, probe
 
 ANSWER = {"from": "gpt", "value": "yes"}
 OPEN = "open-gop=1:keyint=8:min-keyint=8:bframes=3:b-adapt=0:scenecut=0"

@@ -6,10 +6,12 @@ from fractions import Fraction
 
 import av
 import pytest
-from clips import draw, frame_numbers, mux_silence, write_clip, write_sparse_avi, write_with_packet_times
+from clips import decode_frames, draw, frame_numbers, mux_silence, write_clip, write_sparse_avi, write_with_packet_times
 
 from vidqa.core.problem import ProblemError
-from vidqa.video import decode, decode_frames, fps_disagreement, plan_frames, probe
+from vidqa.video import decode
+from vidqa.video.plan import plan_frames
+from vidqa.video.probe import fps_disagreement, probe
 from vidqa.video.types import PixelRules, VisionSpec
 
 NTSC = Fraction(30000, 1001)

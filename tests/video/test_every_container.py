@@ -14,11 +14,11 @@ import av
 import numpy as np
 import pytest
 from av.codec import Codec
-from clips import draw, mux_silence, ordinary_scheduling
+from clips import decode_frames, draw, mux_silence, ordinary_scheduling
 
 from vidqa.core.problem import ProblemError
-from vidqa.video import decode, decode_frames, probe
-from vidqa.video.probe import StreamInfo, read_stream_info
+from vidqa.video import decode
+from vidqa.video.probe import StreamInfo, probe, read_stream_info
 from vidqa.video.source import SELF_CONTAINED
 from vidqa.video.timeline import Timeline, read_timeline
 

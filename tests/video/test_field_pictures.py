@@ -9,8 +9,9 @@ import av
 import numpy as np
 import pytest
 from av.packet import Packet
+from clips import decode_frames
 
-from vidqa.video import decode_frames, probe
+from vidqa.video.probe import probe
 
 FRAMES, FPS, GROUP = 30, 10, 5
 WIDE, HIGH = 2, 1  # macroblocks of a field: a frame has 32 x 32 pixels

@@ -7,20 +7,22 @@ import sys
 import av
 import numpy as np
 import pytest
-from clips import frame_numbers, write_clip
+from clips import decode_frames, frame_numbers, write_clip
 
 from vidqa.core.problem import ProblemError
 from vidqa.evaluation.thumbnails import poster_frames
-from vidqa.video import decode_frames, probe, worker
+from vidqa.video import worker
 from vidqa.video.pool import DecodePool, DecodeRequest
+from vidqa.video.probe import probe
 
 WIDE, HIGH = 8256, 8208
 READ = """
 import resource, sys
 from vidqa.core.problem import ProblemError
-from vidqa.video import decode_frames, probe
+from vidqa.video.decode import read_frames
+from vidqa.video.probe import probe
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-for read in (probe, lambda path: decode_frames(path, None, [int(sys.argv[2])])):
+for read in (probe, lambda path: list(read_frames(path, None, [int(sys.argv[2])]))):
     try:
         read(sys.argv[1])
         print("read")

@@ -8,7 +8,7 @@ from clips import draw, frame_numbers, write_image
 from PIL import Image, ImageOps
 
 from vidqa.core.problem import ProblemError
-from vidqa.video import decode_image, probe_image
+from vidqa.video.image import decode_image, probe_image
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.webp", "ä 日, b.png"])

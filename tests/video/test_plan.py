@@ -14,8 +14,8 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.video_utils import VideoMetadata
 
 from vidqa.core.problem import ProblemError
-from vidqa.video import plan_frames, plan_image, vision_spec
-from vidqa.video.types import PixelRules, VideoMeta, VisionSpec
+from vidqa.video.plan import plan_frames, plan_image
+from vidqa.video.types import PixelRules, VideoMeta, VisionSpec, vision_spec
 
 IMAGE = PixelRules(16, 2, 2, 65536, 16777216)
 BOUNDS = [(4096, 25165824), (131072, 786432), (1024, 262144)]

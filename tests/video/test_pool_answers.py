@@ -10,8 +10,9 @@ import pytest
 from clips import frame_numbers, write_clip, write_image
 
 from vidqa.core.problem import Problem
-from vidqa.video import probe, probe_image
+from vidqa.video.image import probe_image
 from vidqa.video.pool import DecodePool, DecodeRequest, FramesFile, ProbeRequest
+from vidqa.video.probe import probe
 
 
 @pytest.fixture(scope="module")

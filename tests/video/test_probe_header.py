@@ -6,7 +6,7 @@ from clips import write_clip
 
 import vidqa.video.source
 from vidqa.core.problem import ProblemError
-from vidqa.video import probe
+from vidqa.video.probe import probe
 
 CLIPS = {
     "plain.mp4": {},

@@ -9,12 +9,12 @@ import av
 import numpy as np
 import pytest
 from av.bitstream import BitStreamFilterContext
-from clips import draw, frame_numbers, write_clip
+from clips import decode_frames, draw, frame_numbers, write_clip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vidqa.core.problem import ProblemError
-from vidqa.video import decode_frames, probe
+from vidqa.video.probe import probe
 
 probing = import_module("vidqa.video.probe")
 

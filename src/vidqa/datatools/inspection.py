@@ -26,8 +26,7 @@ from vidqa.datatools.duplicates import answer_class, compared_answer, duplicate_
 from vidqa.datatools.problems import DUPLICATES
 from vidqa.evaluation.thumbnails import card_frames
 from vidqa.planning.samples import Planner, Prompting, Sample
-from vidqa.video import fps_disagreement
-from vidqa.video.probe import header_warnings, probe_many
+from vidqa.video.probe import fps_disagreement, header_warnings, probe_many
 from vidqa.video.types import ImageMeta, VideoMeta
 
 MOST_ANSWERS = 12  # of one kind, the others counted together

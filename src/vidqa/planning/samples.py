@@ -21,10 +21,10 @@ from vidqa.families import family_of, require_plain_weights
 from vidqa.families.chat import Chat, Encoded, Outline, load_chat, media_order
 from vidqa.planning.problems import SAMPLE_TOO_LONG
 from vidqa.spec.models import EmbedSpec, EvaluateSpec, InferenceSpec, QuantizeSpec, TrainSpec
-from vidqa.video import plan_frames, plan_image, vision_spec, with_keys
+from vidqa.video.plan import plan_frames, plan_image
 from vidqa.video.probe import Header, probe_many
 from vidqa.video.problems import MEDIA_KEYS
-from vidqa.video.types import VISION_KEYS, FramePlan, ImageMeta, VisionSpec
+from vidqa.video.types import VISION_KEYS, FramePlan, ImageMeta, VisionSpec, vision_spec, with_keys
 
 TOKEN_BYTES = 4  # of one id in Outline.prefix
 MOST_TOKENS = 1 << 20  # of a medium: what the longest context of a model holds

@@ -23,8 +23,8 @@ from vidqa.data.record import Record
 from vidqa.data.sources import open_source
 from vidqa.preflight import media_probe
 from vidqa.spec.keys import value_at
-from vidqa.video import ImageMeta, VideoMeta, fps_disagreement
-from vidqa.video.probe import probe_many
+from vidqa.video.probe import fps_disagreement, probe_many
+from vidqa.video.types import ImageMeta, VideoMeta
 
 SHOWN = 100  # changes that are listed; all are counted
 # Names of roles that other programs write, in small letters.

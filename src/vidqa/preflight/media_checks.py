@@ -19,10 +19,10 @@ from vidqa.preflight.data_checks import write_shared
 from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.preflight.media_probe import ProbeRow, Rows
 from vidqa.preflight.problems import SPLIT_NEAR
-from vidqa.video import FramePlan, VideoMeta, fps_disagreement
 from vidqa.video.pool import Decoded, DecodePool, DecodeRequest
-from vidqa.video.probe import Header, header_warnings
+from vidqa.video.probe import Header, fps_disagreement, header_warnings
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
+from vidqa.video.types import FramePlan, VideoMeta
 
 SAVE_EVERY_S = 20.0  # the most that an interrupted preflight loses
 

@@ -27,8 +27,7 @@ from vidqa.serving.grammar import Form, Grammars
 from vidqa.serving.media import MediaAccess
 from vidqa.serving.problems import TOO_LARGE
 from vidqa.serving.schema import ChatRequest, conversation
-from vidqa.video import with_keys
-from vidqa.video.types import ImageMeta, VideoMeta
+from vidqa.video.types import ImageMeta, VideoMeta, with_keys
 
 MAX_CHARACTERS_PER_TOKEN = 16  # more than any text has; longer texts are refused before they are tokenized
 MAX_PIXELS = 8192 * 8192  # of an image or frame; the video reader has a limit of its own

@@ -24,21 +24,11 @@ if TYPE_CHECKING:
 PACKETS_COMPARED = 64  # some frames of a stream that reorders any are in another order among so many
 
 
-def decode_frames(path: str | Path, member: str | None, indices: Sequence[int]) -> np.ndarray:
-    """uint8 [N, H, W, 3], RGB: the frames with these numbers, in this order; a number may repeat.
-
-    All N frames are in memory at once, at full size; `read_frames` gives them one by one.
-    Raises VIDEO_UNREADABLE, VIDEO_FRAME_MISSING.
-    """
-    numbers, positions = np.unique(np.asarray(indices, int), return_inverse=True)
-    return np.stack(list(read_frames(path, member, numbers.tolist())))[positions]
-
-
 def read_frames(
     path: str | Path, member: str | None, numbers: Sequence[int], *, deadline: float | None = None
 ) -> Iterator[np.ndarray]:
-    """Yields uint8 [H, W, 3] for each number of `numbers`, which must ascend. Raises as `decode_frames` does, and
-    VIDEO_DECODE_TIMEOUT where a frame is decoded after `deadline`, a time of `time.monotonic`."""
+    """Yields uint8 [H, W, 3] for each number of `numbers`, which must ascend. Raises VIDEO_UNREADABLE,
+    VIDEO_FRAME_MISSING, and VIDEO_DECODE_TIMEOUT once the clock `time.monotonic` is past `deadline`."""
     from av.video.reformatter import VideoReformatter
 
     where = place(path, member)

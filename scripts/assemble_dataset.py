@@ -30,7 +30,9 @@ parser = Parser(
 )
 parser.add_argument("--base", type=Path, required=True, help="annotations of the training set")
 parser.add_argument("--base-media", default="", help="where their media are (default: beside the annotations)")
-parser.add_argument("--add", type=Path, nargs="+", action="extend", default=[], help="folders of new rows")
+parser.add_argument(
+    "--add", type=Path, nargs="+", action="extend", default=[], help="folders of new rows (also labelled ones)"
+)
 what = "gap table of the base set: its rows become pairs"
 parser.add_argument("--pairs", type=Path, metavar="GAPS", help=what)
 parser.add_argument("--out", type=Path, required=True, help="folder for annotations.json, assembly.json, leaks.json")

@@ -18,6 +18,7 @@ from test_leaks import plain, scene, write
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
+from vidqa.datatools.outputs import json_list
 from vidqa.gaps.curation.assembly import Assembly, assemble, warnings
 from vidqa.gaps.curation.rows import read_columns, read_rows
 
@@ -168,6 +169,32 @@ def test_add_given_again_adds_and_a_second_protected_set_is_refused(sets: dict[s
     assert refused.returncode == 2 and "one set each" in refused.stderr
     no_folder = run_here([*script, *again, "--out", "a/annotations.json"], cwd=tmp_path)
     assert no_folder.returncode == 4 and "ENV_FILE_REFUSED at a/annotations.json" in no_folder.stderr
+
+
+def test_a_folder_of_mining_gives_what_had_answers_and_what_a_person_has_answered(
+    sets: dict[str, Path], tmp_path: Path
+) -> None:
+    mined = tmp_path / "mined"
+    clip = str(write_set(mined, {"m": scene(44, view=4)}, []) / "m.mp4")
+    (mined / "annotations.json").unlink()
+    turns = [{"from": "human", "value": "What?"}, {"from": "gpt", "value": "A cup."}]
+    rows = [{"id": name, "video": clip, "conversations": turns} for name in ("had", "answered")]
+    unused = {"kind": None, "provenance": {}, "curation": {}}
+    tasks = [
+        {"id": name, "media": clip, "medium": "video", "question": "Why?", **unused} for name in ("answered", "open")
+    ]
+    (mined / "tasks.json").write_text(json.dumps(tasks))
+    (mined / "mined.json").write_bytes(json_list([]))
+    over = request(sets, tmp_path / "out", add=(mined,), replay=0)
+    with pytest.raises(ProblemError, match=r"(?s)CURATION_INPUT.*label_samples.py --tasks .*/mined/tasks.json"):
+        assemble(over)
+    rows[1]["conversations"] = [{"from": "human", "value": "Why?"}, turns[1]]
+    (mined / "labelled.json").write_bytes(json_list(rows[1:]))
+    assert [row["id"] for row in assemble(over).rows] == ["answered"]
+    (mined / "mined.json").write_bytes(json_list(rows[:1]))
+    assembled = assemble(over)
+    assert [row["id"] for row in assembled.rows] == ["had", "answered"]
+    assert assembled.left_out["without an answer"] == 1
 
 
 def gap_table(place: Path, rows: list[tuple[str, str | None, str]]) -> Path:

@@ -16,20 +16,24 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.core.files import ANNOTATION_NAMES, annotations_in_folder, replacing, write_json
+from vidqa.core.files import ANNOTATION_NAMES, replacing, write_json
 from vidqa.core.problem import Problem
 from vidqa.data.load import Pair
 from vidqa.data.problems import OUTPUT_EXISTS
 from vidqa.data.record import Provenance, Record
 from vidqa.datatools.duplicates import answer_class, compared_answer
 from vidqa.datatools.outputs import json_list
+from vidqa.gaps.curation.labels import TASKS, read_tasks
 from vidqa.gaps.curation.leaks import SAME_ID, Leak, find_leaks
 from vidqa.gaps.curation.rows import Row, counted, read_columns, read_rows, written
 from vidqa.gaps.curation.selection import FEW
-from vidqa.gaps.problems import LEAK, NOTHING_NEW
+from vidqa.gaps.problems import INPUT, LEAK, NOTHING_NEW
 
 ANNOTATIONS, LEAKS, SUMMARY = "annotations.json", "leaks.json", "assembly.json"
 LEAKS_NAMED = 5  # in the message of a problem
+MINED = ("mined.json", "labelled.json")  # annotations that the pool had, and those of a person
+WRITTEN = (*((name,) for name in ANNOTATION_NAMES), MINED, ("augmented.json",), ("generated.json",))
+NO_ROWS = len(json_list([]))  # bytes of a file of none
 REJECTABLE = ("wrong", "unparsed")  # error types with a response, which can be the rejected answer of a pair
 
 
@@ -37,7 +41,7 @@ REJECTABLE = ("wrong", "unparsed")  # error types with a response, which can be 
 class Assembly:
     """The options of assemble_dataset.py.
 
-    add                     annotation files, or folders that a mining or augmentation has written
+    add                     annotation files, or folders that a mining (and labelling) or augmentation has written
     pairs                   a gap table of the base set: only its rows are written, each with the model's wrong answer
     kpi, validation, test   protected sets: annotations, and where their media are
     replay                  rows of the base set for each added one, of this round or an earlier one; None keeps all
@@ -91,14 +95,16 @@ class Assembled:
 def assemble(request: Assembly) -> Assembled:
     """Write annotations.json, leaks.json and assembly.json to `request.out`. leaks.json also has unsure leaks, pairs of
     clips without enough detail to compare, whose rows are not left out. Raises CURATION_NOTHING_NEW if no new row is
-    left, CURATION_INPUT for a set that cannot be read, OUTPUT_EXISTS where it would be replaced."""
+    left, CURATION_INPUT for a table that cannot be read and for a mining without answers, OUTPUT_EXISTS where a
+    set would be replaced."""
     inputs = (request.base, *request.add, *(Path(paths[0]) for paths in request.protected.values()))
     place = request.out / ANNOTATIONS
-    if place.exists() and any(file.exists() and place.samefile(file) for file in map(_annotations_in, inputs)):
+    files = [file for path in inputs for file in _annotations_in(path)]
+    if place.exists() and any(file.exists() and place.samefile(file) for file in files):
         raise OUTPUT_EXISTS.error(place, "it is one of the sets that are read here")
     # A set that was assembled before names its media by whole paths, which lead out of its folder.
     is_assembled = (request.base / SUMMARY).is_file()
-    base = read_rows(_annotations_in(request.base) if is_assembled else request.base, request.base_media)
+    base = read_rows(request.base / ANNOTATIONS if is_assembled else request.base, request.base_media)
     left_out: Counter[str] = Counter()
     new = _preference_rows(base, request.pairs, left_out) if request.pairs else _added(request, base, left_out)
     sets = {
@@ -125,8 +131,13 @@ def assemble(request: Assembly) -> Assembled:
 
 
 def _added(request: Assembly, base: Sequence[Pair], left_out: Counter[str]) -> list[Pair]:
-    """The rows to add that the base set does not have. Raises CURATION_NOTHING_NEW."""
-    new = [row for path in request.add for row in read_rows(_annotations_in(path), "")]
+    """The rows to add that the base set does not have. Raises CURATION_INPUT, CURATION_NOTHING_NEW."""
+    new: list[Pair] = []
+    for path in request.add:
+        rows = _rows_in(path)
+        if (path / TASKS).is_file():
+            left_out["without an answer"] += len(read_tasks(path / TASKS).keys() - {record.id for _, record in rows})
+        new += rows
     new = _without_duplicates(base, new, left_out)
     if not new:
         message = f"{left_out['already there']} rows were given, all of them are in the base set"
@@ -166,10 +177,23 @@ def leaks_text(leaks: Sequence[Leak]) -> str:
     return f"{len(leaks)} pairs: {kinds}. {pairs}{'; ...' if len(leaks) > LEAKS_NAMED else ''}"
 
 
-def _annotations_in(path: Path) -> Path:
-    """The annotation file that a mining, an augmentation or an assembly wrote into the folder `path`; a file is
-    itself."""
-    return annotations_in_folder(path, (*ANNOTATION_NAMES, "mined.json", "augmented.json", "generated.json")) or path
+def _annotations_in(path: Path) -> list[Path]:
+    """The annotation files that a mining and a person's answers, an augmentation or an assembly wrote into the folder
+    `path`; a file is itself."""
+    written_files = ([path / name for name in names if (path / name).is_file()] for names in WRITTEN)
+    return next(filter(None, written_files), [path])
+
+
+def _rows_in(path: Path) -> list[Pair]:
+    """The rows of these files. Raises CURATION_INPUT for a mining whose clips have no answers yet."""
+    files, tasks = _annotations_in(path), path / TASKS
+    if tasks.is_file():
+        files = [file for file in files if file.stat().st_size > NO_ROWS]
+    if not files:
+        words = f"--tasks {tasks} --labels FILE --out {path / MINED[1]}"
+        remedy = f"answer {path / 'annotate.html'}, save, then label_samples.py {words}"
+        raise INPUT.error(path, "none of the clips that were mined has an answer", remedy)
+    return [row for file in files for row in read_rows(file)]
 
 
 def _question_key(record: Record) -> tuple[Any, ...]:

@@ -109,7 +109,7 @@ def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
 
 def labelled(tasks: Path, answers: Path) -> tuple[list[Row], int]:
     """(annotations of what was answered, how many tasks were not). Raises CURATION_INPUT."""
-    task_of = _tasks(tasks)
+    task_of = read_tasks(tasks)
     replies = _answers(read_saved(answers), answers)
     if unknown := [name for name, _, _ in replies if name not in task_of]:
         raise INPUT.error(answers, f"{len(unknown)} answers are to no task, such as {unknown[0]!r}")
@@ -122,7 +122,7 @@ def labelled(tasks: Path, answers: Path) -> tuple[list[Row], int]:
     return list(rows.values()), len(task_of) - len(rows)
 
 
-def _tasks(path: Path) -> dict[str, Task]:
+def read_tasks(path: Path) -> dict[str, Task]:
     """The tasks of a mining, by id. Raises CURATION_INPUT."""
     try:
         return {task.id: task for task in msgspec.convert(read_saved(path), list[Task])}

@@ -91,8 +91,16 @@ def compare(checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any])
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The changes of one part, as text. A fact that an earlier version did not record counts as false."""
-    differing = [(key, before.get(key), value) for key, value in now.items() if before.get(key) != value]
+    pairs = [(key, before.get(key), value) for key, value in now.items()]
+    differing = [(key, was, value) for key, was, value in pairs if _unordered(was) != _unordered(value)]
     return [f"{key}: {was!r} -> {value!r}" for key, was, value in differing if not (was is None and value is False)]
+
+
+def _unordered(fact: Any) -> Any:
+    """A fact without the order of the names in it: adapters on q_proj and v_proj are those on v_proj and q_proj."""
+    if not isinstance(fact, Mapping):
+        return fact
+    return {name: set(map(str, value)) if isinstance(value, list) else value for name, value in fact.items()}
 
 
 def spec_facts(spec: TrainSpec) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from vidqa.core.problem import ProblemError
 from vidqa.data import MediaRef, Record, Turn
 from vidqa.families.chat import Chat, Encoded, load_chat
+from vidqa.families.qwen_vl import TOKEN_IDS
 from vidqa.video.types import FramePlan
 
 PLAN = FramePlan("video", (0, 4, 8), (0.0, 0.5, 1.0), 64, 96, (2, 4, 6), 12, 48, (0.25, 1.0))
@@ -256,6 +258,29 @@ def test_tokenizers_of_another_shape(model_folder: Path, tmp_path: Path, name: s
     with pytest.raises(ProblemError) as raised:
         load_chat(folder)
     assert code_of(raised) == "MODEL_FILE_MISSING" and raised.value.problems[0].where == str(folder / name)
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "message"),
+    [
+        *((key, 0, f"{key} is 0, and <|") for key in TOKEN_IDS),
+        ("image_token_id", None, "image_token_id is 151655, and <|image_pad|> is"),
+        ("text_config", {"vocab_size": 300}, "vocab_size is 300, and the tokenizer has"),
+    ],
+)
+def test_a_folder_with_the_config_of_one_model_and_the_tokenizer_of_another(
+    model_folder: Path, tmp_path: Path, key: str, change: Any, message: str
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model_folder, folder)
+    config = json.loads((folder / "config.json").read_text())
+    value = {**config[key], **change} if isinstance(change, dict) else change
+    others = {name: held for name, held in config.items() if name != key}
+    (folder / "config.json").write_text(json.dumps(others if value is None else {**others, key: value}))
+    with pytest.raises(ProblemError, match="MODEL_FILE_MISSING") as raised:
+        load_chat(folder)
+    (problem,) = raised.value.problems
+    assert problem.where.endswith("config.json") and message in problem.message and "from one model" in problem.remedy
 
 
 @pytest.mark.parametrize("odd", [10**30, -1, "2", float("nan"), {}, [[]]])

@@ -112,6 +112,8 @@ class Family:
     geometry(folder)            reads the processor's own files
     expand(plan, merge)         the text that stands for one planned video or image in the rendered chat
     placeholders                what the chat template writes for a medium, by its kind, to be replaced by `expand`
+    token_ids                   keys of config.json that hold the id of a token, with (the token's text, the id that
+                                transformers takes where the key is left out)
     rope_positions(ids, image_id, video_id, plans, geometry)   positions int64 [3, S] (time, row, column) of one
                                 unpadded sequence `ids` [S]; `plans` of its media are in reading order. ValueError where
                                 they are not those of the placeholders
@@ -128,6 +130,7 @@ class Family:
     geometry: Callable[[Path], Geometry]
     expand: Callable[[FramePlan, int], str]
     placeholders: Mapping[str, str]
+    token_ids: Mapping[str, tuple[str, int]]
     rope_positions: Callable[..., np.ndarray]
     sizes: Callable[[dict, Path], Sizes]
     tensors: Callable[[Sizes], list[Tensor]]

@@ -22,13 +22,15 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.record import Record
 from vidqa.families import Family, family_of
 from vidqa.families.chat_template import Message, Template, load_template, messages_of
-from vidqa.families.problems import SPECIAL_TOKEN_IN_TEXT, TEMPLATE_BROKEN
+from vidqa.families.model_files import read_json
+from vidqa.families.problems import MODEL_FILE_MISSING, SPECIAL_TOKEN_IN_TEXT, TEMPLATE_BROKEN
 from vidqa.families.tokenizer import Tokens, load_tokens
 from vidqa.video.types import FramePlan
 
 EXPANSIONS_CACHED = 256  # several questions about one video come close together
 BATCH_SIZE = 256  # conversations that are tokenized together, on all cores
 MAX_CACHED_OUTLINES = 1 << 17  # conversations whose outlines are remembered: sets ask the same about many videos
+SAME_MODEL = "take config.json, tokenizer.json and tokenizer_config.json from one model (download or export it again)"
 MARK = "\0"
 RUNS = re.compile(f"{MARK}+")
 PROBE: list[Message] = [
@@ -307,7 +309,26 @@ def load_chat(model_folder: Path | str) -> Chat:
     folder = Path(model_folder)
     family = family_of(folder)
     tokens, tokenizer_config = load_tokens(folder)
+    _require_same_ids(folder, family, tokens)
     template = load_template(folder, tokenizer_config, tokens.named)
     geometry = family.geometry(folder)
     merge = {"video": geometry.video.merge_size, "image": geometry.image.merge_size}
     return Chat(family, template, tokens, merge)
+
+
+def _require_same_ids(folder: Path, family: Family, tokens: Tokens) -> None:
+    """The ids in config.json are those of the tokenizer, and all of these have embeddings: with files of two models the
+    features of a video would stand in other places. Raises MODEL_FILE_MISSING."""
+    config = read_json(folder, "config.json")
+    held = {key: (text, tokens.core.token_to_id(text)) for key, (text, _) in family.token_ids.items()}
+    written = {key: config.get(key, default) for key, (_, default) in family.token_ids.items()}
+    wrong = [
+        f"{key} is {written[key]}, and {text} is {number}"
+        for key, (text, number) in held.items()
+        if written[key] != number
+    ]
+    size, rows = tokens.core.get_vocab_size(), family.sizes_of(folder).text.vocabulary
+    wrong += [f"vocab_size is {rows}, and the tokenizer has {size} tokens"] if size > rows else []
+    if wrong:
+        message = f"it does not belong to the tokenizer: {'; '.join(wrong)}"
+        raise MODEL_FILE_MISSING.error(folder / "config.json", message, SAME_MODEL)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vidqa.core.problem import ProblemError
 from vidqa.data.storage import hub
+from vidqa.families.qwen_vl import TOKEN_IDS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -86,12 +87,14 @@ def write_offline_model(names: Iterable[str], folder: Path) -> str | None:
         repository = _repository(name)
         model = published(repository) if repository else None
         if model:
-            tables = {"config.json": model.config, "processor_config.json": model.processor}
+            tokenizer = _tokenizer()
+            ids = {key: tokenizer.token_to_id(text) for key, (text, _) in TOKEN_IDS.items()}
+            tables = {"config.json": model.config | ids, "processor_config.json": model.processor}
             tables["tokenizer_config.json"] = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
             for file, value in tables.items():
                 (folder / file).write_text(json.dumps(value), encoding="utf-8")
             (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
-            _tokenizer().save(str(folder / "tokenizer.json"))
+            tokenizer.save(str(folder / "tokenizer.json"))
             return repository
     return None
 

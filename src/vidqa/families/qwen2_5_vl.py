@@ -137,6 +137,7 @@ QWEN2_5_VL = Family(
     write_frame_cap=qwen_vl.write_frame_cap,
     expand=expand,
     placeholders=qwen_vl.PADS,
+    token_ids=qwen_vl.TOKEN_IDS,
     rope_positions=rope_positions,
     sizes=sizes,
     tensors=tensors,

@@ -110,6 +110,7 @@ QWEN3_VL = Family(
     write_frame_cap=qwen_vl.write_frame_cap,
     expand=expand,
     placeholders=qwen_vl.PADS,
+    token_ids=qwen_vl.TOKEN_IDS,
     rope_positions=rope_positions,
     sizes=sizes,
     tensors=tensors,

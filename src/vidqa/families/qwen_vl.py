@@ -16,6 +16,13 @@ from vidqa.video.types import FramePlan, PixelRules
 
 # What the chat template writes for one medium.
 PADS = {"video": "<|video_pad|>", "image": "<|image_pad|>"}
+# Keys of config.json that hold ids of these tokens, with what transformers takes where one is left out.
+TOKEN_IDS = {
+    "image_token_id": (PADS["image"], 151655),
+    "video_token_id": (PADS["video"], 151656),
+    "vision_start_token_id": ("<|vision_start|>", 151652),
+    "vision_end_token_id": ("<|vision_end|>", 151653),
+}
 PROCESSOR_FILE = "processor_config.json"
 IMAGE_FILE, VIDEO_FILE = "preprocessor_config.json", "video_preprocessor_config.json"
 

@@ -35,8 +35,9 @@ REMOVAL_OUTSIDE = Code(
 
 
 def absolute(path: str | Path) -> Path:
-    """The absolute path, where ~ is a home folder; the ~NAME of nobody is a name like any other."""
-    return Path(os.path.expanduser(path)).absolute()
+    """The absolute path, where ~ is a home folder; the ~NAME of nobody is a name like any other. `.` and `..` are taken
+    out by name, so that equal places have equal paths; links stay as they are written."""
+    return Path(os.path.abspath(os.path.expanduser(path)))
 
 
 def annotations_in_folder(folder: str | Path, names: Iterable[str] = ANNOTATION_NAMES) -> Path | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from vidqa.core.files import ANNOTATION_NAMES
+from vidqa.core.files import ANNOTATION_NAMES, absolute
 from vidqa.core.problem import Code
 from vidqa.data.archive import Archive, archive_and_member, archives_in, is_archive, open_archive
 from vidqa.data.problems import FILE_MISSING, MEDIA_MISSING, MEDIA_OUTSIDE_ROOT
@@ -194,7 +194,7 @@ def media_source(annotation_path: Path, media_path: str, *, root_mode: bool) -> 
     folder = Path(os.path.abspath(annotation_path)).parent
     if not media_path:
         return MediaSource(str(folder), archives_in(folder), closed=root_mode, own=root_mode)
-    place = Path(os.path.abspath(os.path.expanduser(media_path)))
+    place = absolute(media_path)
     if os.path.isdir(place):
         own = annotation_path.name in ANNOTATION_NAMES and os.path.realpath(place) == os.path.realpath(folder)
         return MediaSource(str(place), archives_in(place), own=own)

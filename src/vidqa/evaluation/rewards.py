@@ -4,16 +4,15 @@ questions must be like that they are for.
 
 from __future__ import annotations
 
-import os
 import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
+from vidqa.core.files import absolute
 from vidqa.core.problem import Problem
 from vidqa.core.user_function import UserFunction, UserFunctionError, UserFunctionTimeout, is_number
 from vidqa.data.record import Record, Turn
@@ -113,7 +112,7 @@ class UserReward:
 
     def __init__(self, name: str, timeout_s: float) -> None:
         file, _, self.function = name.rpartition(":")
-        self.name, self.file, self.timeout_s = name, Path(os.path.abspath(os.path.expanduser(file))), timeout_s
+        self.name, self.file, self.timeout_s = name, absolute(file), timeout_s
         self.process: UserFunction | None = None
         if not self.file.is_file():
             raise METRIC_FUNCTION.error(self.file, "there is no such Python file")

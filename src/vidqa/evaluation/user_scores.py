@@ -9,7 +9,6 @@ numbers by their names, or None for an answer that it does not score.
 from __future__ import annotations
 
 import hashlib
-import os
 import symtable
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from vidqa.core.files import absolute
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.user_function import UserFunction, UserFunctionError, UserFunctionTimeout, is_number
 from vidqa.data.sources._base import FUNCTION
@@ -104,7 +104,7 @@ def _parts(function: str) -> tuple[Path, str]:
     parts = FUNCTION.fullmatch(function)
     if parts is None or parts["given"] is not None:
         raise METRIC_FUNCTION.error("metrics.functions", f"{function!r} is not of the form FILE.py:FUNCTION")
-    return Path(os.path.abspath(os.path.expanduser(parts["file"]))), parts["name"]
+    return absolute(parts["file"]), parts["name"]
 
 
 def _content(file: Path) -> bytes:

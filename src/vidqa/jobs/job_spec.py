@@ -14,7 +14,7 @@ from vidqa import spec
 from vidqa.core import actions, environment
 from vidqa.core.actions import Action
 from vidqa.core.cli import command
-from vidqa.core.files import content_hash
+from vidqa.core.files import absolute, content_hash
 from vidqa.core.problem import Problem
 from vidqa.data import check_records, open_source, storage
 from vidqa.data.problems import FILE_MISSING, TO_FETCH
@@ -313,7 +313,7 @@ def _absolute_paths(declared: Action, run_spec: Spec) -> dict[str, Any]:
     written = {key: value_at(run_spec, key) for key in keys}
     annotations = [data.annotations for data in declared.data]
     return {
-        key: made_absolute(value) if key in annotations else os.path.abspath(os.path.expanduser(value))
+        key: made_absolute(value) if key in annotations else str(absolute(value))
         for key, value in written.items()
         if isinstance(value, str) and value and "://" not in value and key not in FUNCTION_KEYS
     } | {key: with_absolute_functions(value) for key, value in written.items() if key in FUNCTION_KEYS}

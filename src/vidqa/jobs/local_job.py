@@ -20,7 +20,7 @@ from typing import Any
 
 from vidqa.core import environment
 from vidqa.core.cli import FILE_REFUSED, refused_writes
-from vidqa.core.files import open_plain, write_text
+from vidqa.core.files import absolute, open_plain, write_text
 from vidqa.core.problem import Exit, Problem, ProblemError, raise_errors
 from vidqa.core.run_folder import ANSWERS, RunFolder
 from vidqa.data import load_records
@@ -150,7 +150,7 @@ def ask(question: Question) -> list[Row]:
 def _rows(place: str, questions: tuple[str, ...]) -> Iterator[Row]:
     """An annotation without an answer for each question about each file of a place. Raises DATA_MEDIA_MISSING, and what
     `load_records` does of an archive."""
-    for kind, file in _files(os.path.abspath(os.path.expanduser(place))):
+    for kind, file in _files(str(absolute(place))):
         yield from ({kind: file, "question": question} for question in questions)
         if not questions:
             yield {kind: file}

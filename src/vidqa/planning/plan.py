@@ -11,7 +11,6 @@ alone, and its timestamps begin at 0, as those of the clips did that a model was
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core.actions import action_for, resolve
+from vidqa.core.files import absolute
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data import fingerprint, load_records, open_source, split_by_video
 from vidqa.data.record import MediaRef, Record
@@ -81,7 +81,7 @@ def sources(spec: Spec) -> list[SetSource]:
 def media_roots(spec: Spec) -> list[Path]:
     """The media folder or archive of each source. Raises DATA_FILE_MISSING."""
     places = [open_source(source.annotation_path, source.media_path).media.root for source in sources(spec)]
-    return [Path(os.path.abspath(os.path.expanduser(place))) for place in places]
+    return [absolute(place) for place in places]
 
 
 def read_record_sets(spec: Spec, read: Read) -> list[RecordSet]:

@@ -22,7 +22,7 @@ import msgspec
 
 import vidqa
 from vidqa.core.actions import action_for
-from vidqa.core.files import content_hash, replacing
+from vidqa.core.files import absolute, content_hash, replacing
 from vidqa.core.gc_pause import paused
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data import open_source
@@ -67,7 +67,10 @@ def _inputs(spec: Spec, planner: Planner) -> dict[str, str]:
     set_sources, action = sources(spec), action_for(spec)
     sampling = action.sampling
     counted = [sampling.held_out(spec), sampling.limit(spec), sampling.windows(spec)] if sampling else []
-    places = [[made_absolute(source.annotation_path), _absolute(source.media_path)] for source in set_sources]
+    places = [
+        [made_absolute(source.annotation_path), str(absolute(source.media_path)) if source.media_path else ""]
+        for source in set_sources
+    ]
     modes = {data.name: response_mode(spec, data.name) for data in action.data}
     sets = [modes, learns_pairs(spec), *((source.name, source.how) for source in set_sources)]
     rendering = [asdict(planner.prompting), asdict(planner.vision)]
@@ -228,10 +231,6 @@ def read(path: Path, inputs: Mapping[str, str]) -> bytes | None:
     if changed := [place for place, identity in head.files.items() if identities[place] != identity]:
         raise Stale(f"{len(changed)} media files have changed, {changed[0]} among them")
     return encoded
-
-
-def _absolute(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path)) if path else ""
 
 
 def _identity(path: str) -> Identity:

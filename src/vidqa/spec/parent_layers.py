@@ -8,7 +8,7 @@ from typing import Any
 
 from vidqa.core import actions
 from vidqa.core.actions.train import held_out
-from vidqa.core.files import read_object
+from vidqa.core.files import absolute, read_object
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import EXPORT
 from vidqa.spec.adapter_keys import PRECISION, adapter_keys, base_of, is_adapter, read_config
@@ -52,7 +52,7 @@ def model_layer(action: str, name: str, which: str | None = None) -> Layer:
 
     Raises SPEC_PARENT_RUN.
     """
-    place = Path(os.path.expanduser(name)).absolute()
+    place = absolute(name)
     if "://" in name:
         return Layer(f"model {name}", {"model.model_name": name})
     if not any(os.path.isfile(place / file) for file in ("config.json", ADAPTER)):

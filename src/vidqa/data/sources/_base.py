@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+from vidqa.core.files import absolute
 from vidqa.data.media import MediaSource
 from vidqa.data.problems import EMPTY, ProblemCollector
 from vidqa.data.splits import Cut, require_split_of, subset_and_cuts
@@ -78,23 +79,19 @@ def functions_in(value: Any) -> list[str]:
 
 def with_absolute_functions(value: Any) -> Any:
     """The same value, whose functions are found wherever the spec is read."""
-    absolute = {name: made_absolute(name) for name in functions_in(value)}
+    found_anywhere = {name: made_absolute(name) for name in functions_in(value)}
     if isinstance(value, str):
-        return absolute.get(value, value)
+        return found_anywhere.get(value, value)
     if isinstance(value, Mapping):
-        return {absolute.get(name, name): weight for name, weight in value.items()}
-    return [absolute.get(name, name) for name in value]
+        return {found_anywhere.get(name, name): weight for name, weight in value.items()}
+    return [found_anywhere.get(name, name) for name in value]
 
 
 def made_absolute(written: str) -> str:
     """The same source wherever it is opened from, and what it is given where that is a path."""
     place, argument = file_of(written), _argument_path(written)
     rest = written[len(place) :]
-    return _absolute(place) + (rest.removesuffix(argument) + _absolute(argument) if argument else rest)
-
-
-def _absolute(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))
+    return f"{absolute(place)}{rest.removesuffix(argument)}{absolute(argument) if argument else ''}"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.files import annotations_in_folder, content_hash
+from vidqa.core.files import absolute, annotations_in_folder, content_hash
 from vidqa.data.archive import is_archive
 from vidqa.data.foreign_rows import question_row
 from vidqa.data.media import MediaSource, kind_of, media_source
@@ -80,7 +80,7 @@ def _embedded(files: Sequence[Path], elsewhere: str | Path) -> EmbeddedMedia | N
     if not has_bytes(tables):
         return None
     key = hashlib.sha256("\n".join(map(content_hash, tables)).encode()).hexdigest()[:32]
-    return EmbeddedMedia(key, Path(os.path.abspath(os.path.expanduser(elsewhere))))
+    return EmbeddedMedia(key, absolute(elsewhere))
 
 
 def _media(place: Path, subset: str, media_path: str) -> MediaSource:

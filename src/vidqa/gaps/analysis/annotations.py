@@ -13,7 +13,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any, NamedTuple
 
-from vidqa.core.files import ANNOTATION_NAMES
+from vidqa.core.files import ANNOTATION_NAMES, absolute
 from vidqa.core.problem import ProblemError
 from vidqa.data.archive import ARCHIVE_SEPARATOR, SUFFIXES
 from vidqa.data.load import fast_row, is_annotation
@@ -190,7 +190,7 @@ def read_annotations(path: str, media_path: str = "", *, with_extras: bool = Fal
 
 def _root(path: str, media_path: str) -> str:
     root = media_path or path.rpartition("/")[0] or "."
-    return root.rstrip("/") if is_remote(root) else os.path.abspath(os.path.expanduser(root))
+    return root.rstrip("/") if is_remote(root) else str(absolute(root))
 
 
 def _source(path: str, media_path: str) -> MediaSource | None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from vidqa import spec
 from vidqa.core import actions
 from vidqa.core.cli import Result, command
-from vidqa.core.files import annotations_in_folder, write_text
+from vidqa.core.files import absolute, annotations_in_folder, write_text
 from vidqa.core.pages.page import percent
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.gaps.deft import runner
@@ -99,9 +99,9 @@ def create(folder: Path, config: LoopConfig) -> tuple[Loop, str]:
 
 def _settings(config: LoopConfig) -> Settings:
     """Raises DEFT_SETTING with everything that is wrong."""
-    table: dict[str, Any] = {"sets": {name: _absolute(place) for name, place in config.folders.items() if place}}
+    table: dict[str, Any] = {"sets": {name: str(absolute(place)) for name, place in config.folders.items() if place}}
     if config.model:
-        table["model"] = config.model if "://" in config.model else _absolute(config.model)
+        table["model"] = config.model if "://" in config.model else str(absolute(config.model))
     for word in config.sets:
         key, equals, value = word.partition("=")
         if not equals or not all(key.split(".")):
@@ -130,10 +130,6 @@ def _words(key: str, text: str) -> list[str]:
         return shlex.split(text)
     except ValueError as unclosed:
         raise DEFT_SETTING.error(key, f"{text!r} cannot be split into words: {unclosed}") from unclosed
-
-
-def _absolute(place: str) -> str:
-    return os.path.abspath(os.path.expanduser(place))
 
 
 def _check_sets(settings: Settings, training: spec.TrainSpec) -> None:

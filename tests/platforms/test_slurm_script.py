@@ -283,6 +283,13 @@ def test_a_job_has_time_before_it_saves() -> None:
         assert slurm_script.time_problems(SlurmSite(**settings)) == []
 
 
+def test_a_time_that_looks_like_hours_and_is_minutes_is_a_warning() -> None:
+    (problem,) = slurm_script.time_problems(SlurmSite(time="24:00"))
+    assert problem.severity == "warning" and "24 minutes" in problem.message and '"24:00:00"' in problem.remedy
+    for time in ("24:00:00", "0-24:00", "1440"):
+        assert slurm_script.time_problems(SlurmSite(time=time)) == []
+
+
 def test_a_python_that_is_not_here_is_a_warning(programs: Path) -> None:
     program(programs, "sbatch")
     for site in ({"python": "/none/bin/python"}, {"checkout": "/none"}):

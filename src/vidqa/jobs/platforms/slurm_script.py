@@ -71,7 +71,10 @@ class SlurmSite(SiteSettings):
     qos: Word = Field("", description="Quality of service.")
     reservation: Word = Field("", description="Reservation.")
     constraint: Word = Field("", description="Features that the nodes must have.")
-    time: TimeLimit = Field("", description='Longest time of one attempt, as sbatch has it: "24:00:00", "2-00:00:00".')
+    time: TimeLimit = Field(
+        "",
+        description='Longest time of one attempt, as sbatch has it: "24:00:00", "2-00:00:00"; "24:00" is 24 minutes.',
+    )
     gpu_type: Word = Field("", description='Kind of GPU to ask for, such as "h100".')
     cpus_per_task: int = Field(0, ge=0, description="Cores on each node; 0: the cluster's default.")
     memory: Word = Field("", description='Memory on each node, such as "200G"; "0" is all of it.')
@@ -270,14 +273,19 @@ def option_problems(site: SlurmSite) -> list[Problem]:
 
 
 def time_problems(site: SlurmSite) -> list[Problem]:
-    """A time of which nothing is left to work in, because the job saves `warning_s` before its end; 0 is no limit."""
+    """A time of which nothing is left to work in, because the job saves `warning_s` before its end (0 is no limit); a
+    warning for minutes and seconds that look like hours and minutes."""
     limit_s = seconds_of(site.time or "0")
-    if not 0 < limit_s <= site.warning_s:
+    if 0 < limit_s <= site.warning_s:
+        before = f"the job saves and stops {site.warning_s} s before (warning_s)"
+        remedy = "give it more time, as HOURS:MINUTES:SECONDS, or a shorter warning_s"
+        return [SITE_SETTINGS.at("time", f"{site.time!r} is {limit_s} s for SLURM, and {before}", remedy)]
+    if "-" in site.time or site.time.count(":") != 1:
         return []
-    message = (
-        f"{site.time!r} is {limit_s} s for SLURM, and the job saves and stops {site.warning_s} s before (warning_s)"
-    )
-    return [SITE_SETTINGS.at("time", message, "give it more time, as HOURS:MINUTES:SECONDS, or a shorter warning_s")]
+    minutes, seconds = site.time.split(":")
+    message = f"{site.time!r} is {int(minutes)} minutes and {int(seconds)} seconds for SLURM, not hours"
+    remedy = f'write "{site.time}:00" for hours and minutes, "00:{site.time}" for minutes and seconds'
+    return [SITE_SETTINGS.at("time", message, remedy, severity="warning")]
 
 
 def seconds_of(time: str) -> int:

@@ -389,3 +389,31 @@ def test_a_flat_question_gets_its_own_conversation_as_remedy(root: Path) -> None
 def test_a_name_with_a_folder_too_many_gets_the_right_name(root: Path) -> None:
     problem = only_problem(root, row(video="videos/a.mp4"))
     assert "'a.mp4'" in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("there", "written", "remedy"),
+    [
+        ("in/a.mp4", "in\\a.mp4", "folders are separated by / here: write 'in/a.mp4'"),
+        ("a.mp4", "C:\\clips\\a.mp4", "write 'a.mp4'"),
+        ("na\u00efve.mp4", "nai\u0308ve.mp4", "another Unicode form (NFC)"),
+        ("nai\u0308ve.mp4", "na\u00efve.mp4", "another Unicode form (NFD)"),
+    ],
+)
+def test_a_name_as_another_system_writes_it_gets_the_right_name(
+    root: Path, there: str, written: str, remedy: str
+) -> None:
+    (root / there).parent.mkdir(exist_ok=True)
+    (root / there).write_bytes(b"x")
+    problem = only_problem(root, row(video=written))
+    assert problem.code == "DATA_MEDIA_MISSING" and remedy in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("whole", "remedy"),
+    [({"data": [row()]}, "make that list the whole file"), ({"clip": row()}, "with its name as \"id\", as 'clip'")],
+)
+def test_an_object_around_the_records_is_named(root: Path, whole: Any, remedy: str) -> None:
+    path = write(root, whole)
+    (problem,) = check_records(path)[1]
+    assert problem.code == "DATA_FIELD" and remedy in problem.remedy

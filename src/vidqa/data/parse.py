@@ -3,59 +3,32 @@
 from __future__ import annotations
 
 import json
-import reprlib
-from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn
 
-from vidqa.core.problem import Code
 from vidqa.data import problems
 from vidqa.data.conversation import (
     KIND_FIELDS,
     KINDS,
-    LEARNED,
     MOST,
-    ROLES,
-    TAG,
-    Piece,
     Slot,
     fill_slots,
-    is_learned,
     is_text,
-    medium_keys,
-    medium_name,
-    pieces_of_text,
     shows_media,
     tidy,
     turns_field,
-    unclosed,
-    unused_in,
     unused_in_record,
-    unused_in_turn,
 )
 from vidqa.data.media import MediaSource, NotFound
 from vidqa.data.problems import ProblemCollector
 from vidqa.data.reader import type_name
 from vidqa.data.record import ORIGINS, MediaRef, Provenance, Record, Turn
+from vidqa.data.row_findings import SHORT, Invalid, RowFindings
+from vidqa.data.turns import Spoken, TurnReader
 
-SHORT = reprlib.Repr()  # values in messages: bounded in length and in depth
-SHORT.maxstring = SHORT.maxother = 60
-MOST_FPS, LONGEST = 1e5, 500  # of a video; characters of a message
+MOST_FPS = 1e5  # of a video
 AS_TEXT = "no `video` or `image` is named; the record is used as text only"
 NO_MEDIUM = 'if that is not meant, name the file, for example "video": "clip-1.mp4"'
-TURN_ORDER = (
-    'order the turns as: system (optional), user, assistant, user, assistant, ... with "from": "human", "gpt" or '
-    '"system" (or "role": "user", "assistant" or "system")'
-)
-THINKING = "it would be learned as the answer: write <think>reasoning</think> before the answer, or no tag at all"
-Value = TypeVar("Value")
-Args = ParamSpec("Args")
-
-
-class Spoken(NamedTuple):
-    role: str
-    pieces: list[Piece]
-    is_learned: bool = True
 
 
 @dataclass
@@ -96,12 +69,8 @@ class RowReader:
         if record is None or self.collector.errors > before:
             return None
         if not record.media:
-            row_reader.wrong(problems.FIELD, "", AS_TEXT, NO_MEDIUM, "warning")
+            row_reader.findings.wrong(problems.FIELD, "", AS_TEXT, NO_MEDIUM, "warning")
         return record
-
-
-class _Invalid(Exception):
-    """A part of a row is wrong, as the collector has heard: whatever it is a part of has no value either."""
 
 
 class _Row:
@@ -110,67 +79,44 @@ class _Row:
     def __init__(self, reader: RowReader, index: int, row: Any) -> None:
         self.reader, self.index, self.row = reader, index, row
         self.need_answers = reader.collector.need_answers
-        self.id: str | None = None
+        self.findings = RowFindings(reader.collector, lambda: reader.place(reader.collector.file, index))
+        self.turns = TurnReader(self.findings)
         self.is_unasked = False
-        self.has_places_in_parts = False  # whether a tag in a part of type text is the place of a medium
-
-    def where(self, field: str) -> str:
-        shown = f" id {SHORT.repr(self.id)}" if self.id is not None else ""
-        place = self.reader.place(self.reader.collector.file, self.index)
-        return f"{place}{shown}{' ' + field if field else ''}"
-
-    def wrong(self, code: Code, field: str, message: str, remedy: str | None = None, severity: str = "error") -> None:
-        remedy = remedy[:LONGEST] if remedy else None
-        self.reader.collector.add(code, self.where(field), message[:LONGEST], remedy, severity)
-
-    def invalid(self, field: str, expected: str, value: object, example: str) -> NoReturn:
-        """Names a value of a wrong type, and raises _Invalid."""
-        message = f"expected {expected}, got {type_name(value)}: {SHORT.repr(value)}"
-        self.wrong(problems.FIELD, field, message, f"write it as {example}")
-        raise _Invalid
-
-    def attempt(self, read: Callable[Args, Value], *args: Args.args, **kwargs: Args.kwargs) -> Value | None:
-        """What a function reads; None where it finds something invalid."""
-        try:
-            return read(*args, **kwargs)
-        except _Invalid:
-            return None
-
-    def unused(self, field: str, names: Iterable[str]) -> None:
-        if shown := ", ".join(names):
-            self.wrong(problems.LEFT_OUT, field, f"not used: {shown}", severity="warning")
 
     def record(self) -> Record | None:
         if not isinstance(self.row, dict):
-            self.wrong(problems.FIELD, "", f"expected an object, got {type_name(self.row)}")
+            self.findings.wrong(problems.FIELD, "", f"expected an object, got {type_name(self.row)}")
             return None
-        self.id = self.attempt(self._id)
-        self.unused("", unused_in_record(self.row))
-        spoken, listed = self.attempt(self._conversation), self.attempt(self._listed)
-        if spoken is None or listed is None or self.id is None:
+        self.findings.id = self.findings.attempt(self._id)
+        self.findings.unused("", unused_in_record(self.row))
+        spoken, listed = self.findings.attempt(self._conversation), self.findings.attempt(self._listed)
+        if spoken is None or listed is None or self.findings.id is None:
             return None
-        self._check_order(spoken)
-        spoken = self.attempt(self._with_system, spoken)
-        placed = spoken and self.attempt(self._place, spoken, listed)
+        is_asked = not self.is_unasked
+        self.turns.check_order(spoken, turns_field(self.row), need_answers=self.need_answers, is_asked=is_asked)
+        spoken = self.findings.attempt(self._with_system, spoken)
+        placed = spoken and self.findings.attempt(self._place, spoken, listed)
         if not placed:
             return None
         media, turns = placed
         source = self.reader.place(self.reader.name, self.index)
-        fps, rejected = self.attempt(self._video_fps), self.attempt(self._rejected)
-        return Record(self.id, turns, media, fps, self._kind(), source, self._provenance(), rejected)
+        fps, rejected = self.findings.attempt(self._video_fps), self.findings.attempt(self._rejected)
+        return Record(self.findings.id, turns, media, fps, self._kind(), source, self._provenance(), rejected)
 
     def _id(self) -> str:
         record_id = str(value := self.reader.id_of(self.index, self.row))
         if isinstance(value, bool) or not isinstance(value, (str, int)) or not record_id or not is_text(record_id):
-            self.invalid("id", "a string of valid characters or an integer", value, f'"id": "clip-{self.index}"')
+            self.findings.invalid(
+                "id", "a string of valid characters or an integer", value, f'"id": "clip-{self.index}"'
+            )
         first = self.reader.ids.get(record_id)
         if first is None:
             self.reader.ids[record_id] = self.index
         else:
-            self.id = record_id
+            self.findings.id = record_id
             remedy = f'give one of the two another id, for example "{record_id[:80]}-{self.index}"'
             other = f"line {first}" if self.reader.by_line else f"record {first}"
-            self.wrong(problems.FIELD, "id", f"{other} has the same id", remedy)
+            self.findings.wrong(problems.FIELD, "id", f"{other} has the same id", remedy)
         return record_id
 
     def _video_fps(self) -> float | None:
@@ -178,7 +124,7 @@ class _Row:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < MOST_FPS:
-            self.invalid("video_fps", "a number of frames per second above 0", value, '"video_fps": 30.0')
+            self.findings.invalid("video_fps", "a number of frames per second above 0", value, '"video_fps": 30.0')
         return float(value)
 
     def _rejected(self) -> str | None:
@@ -194,7 +140,7 @@ class _Row:
             texts: list[Any] = [part.get("text") if isinstance(part, dict) else part for part in parts]
             if all(map(is_text, texts)):
                 return "".join(texts).strip() or None
-        self.invalid("rejected", "the wrong answer in place of the last turn", value, '"rejected": "No"')
+        self.findings.invalid("rejected", "the wrong answer in place of the last turn", value, '"rejected": "No"')
 
     def _kind(self) -> str | None:
         kind = next((self.row[name] for name in KIND_FIELDS if isinstance(self.row.get(name), str)), None)
@@ -213,7 +159,16 @@ class _Row:
                 return Provenance(fields["origin"], number, gap)
         message = f"not used: expected an origin ({', '.join(ORIGINS)}) or an object, got {SHORT.repr(value)}"
         example = 'write it as "provenance": {"origin": "mined", "round": 1, "gap": "id of the gap\'s sample"}'
-        self.wrong(problems.FIELD, "provenance", message, example, "warning")
+        self.findings.wrong(problems.FIELD, "provenance", message, example, "warning")
+        return None
+
+    def _records_inside(self) -> str | None:
+        """What to do about an object that is no record and holds records, in a list or by their ids; else None."""
+        for name, value in self.row.items():
+            if isinstance(value, list) and value and isinstance(value[0], dict):
+                return f"if the records are the list in {SHORT.repr(name)}, make that list the whole file"
+            if isinstance(value, dict) and {"conversations", "messages"} & value.keys():
+                return f'write a list of the records, each with its name as "id", as {SHORT.repr(name)}'
         return None
 
     def _listed(self) -> dict[str, list[str]]:
@@ -228,7 +183,7 @@ class _Row:
                 for at, name in enumerate(names):
                     if not name or not is_text(name):
                         place = f"{key}[{at}]" if isinstance(value, list) else key
-                        self.invalid(place, "the name of a file", name, f'"{key}": "clip-1.mp4"')
+                        self.findings.invalid(place, "the name of a file", name, f'"{key}": "clip-1.mp4"')
                 listed.setdefault(kind, []).extend(names)
         return listed
 
@@ -241,12 +196,12 @@ class _Row:
             self._conversation_missing()
         if not isinstance(turns, list) or not turns:
             example = problems.EXAMPLE[problems.EXAMPLE.index('"conversations"') : -1]
-            self.invalid(field, "a list of at least one turn", turns, example)
+            self.findings.invalid(field, "a list of at least one turn", turns, example)
         is_listed = any(self.row.get(name) for kind in KINDS for name in (kind, f"{kind}s"))
-        self.has_places_in_parts = is_listed and not any(map(shows_media, turns))
-        spoken = [self.attempt(self._turn, turn, f"{field}[{at}]") for at, turn in enumerate(turns)]
+        self.turns.has_places_in_parts = is_listed and not any(map(shows_media, turns))
+        spoken = [self.findings.attempt(self.turns.turn, turn, f"{field}[{at}]") for at, turn in enumerate(turns)]
         if None in spoken:
-            raise _Invalid
+            raise Invalid
         return [turn for turn in spoken if turn is not None]
 
     def _with_system(self, spoken: list[Spoken]) -> list[Spoken]:
@@ -254,12 +209,12 @@ class _Row:
         text = self.row.get("system")
         if text in (None, ""):
             return spoken
-        pieces = tidy(self._content(text, "system", "system"))
+        pieces = tidy(self.turns.pieces(text, "system", "system"))
         if spoken[0].role != "system":
             return [Spoken("system", pieces), *spoken]
         if pieces != spoken[0].pieces:
             remedy = "leave one of the two out"
-            self.wrong(problems.FIELD, "system", "the conversation begins with another system turn", remedy)
+            self.findings.wrong(problems.FIELD, "system", "the conversation begins with another system turn", remedy)
         return spoken
 
     def _question(self) -> Spoken:
@@ -269,109 +224,18 @@ class _Row:
             self.is_unasked = True
             return Spoken("user", [])
         question = self.reader.prompt if question is None else question
-        return Spoken("user", tidy(self._content(question, "user", "question")))
+        return Spoken("user", tidy(self.turns.pieces(question, "user", "question")))
 
     def _conversation_missing(self) -> NoReturn:
         keys = ", ".join(sorted(map(str, self.row))[:8])
         question, answer = self.row.get("question"), self.row.get("answer")
-        remedy = None
+        remedy = self._records_inside()
         if isinstance(question, str) and isinstance(answer, str):
             turns = [{"from": "human", "value": question[:80]}, {"from": "gpt", "value": answer[:80]}]
             remedy = f'write the question and the answer as "conversations": {json.dumps(turns)}'
         message = f"the record has neither `conversations` nor `messages` (it has: {keys or 'nothing'})"
-        self.wrong(problems.FIELD, "conversations", message, remedy)
-        raise _Invalid
-
-    def _turn(self, turn: Any, field: str) -> Spoken:
-        if not isinstance(turn, dict):
-            self.invalid(field, "a turn", turn, '{"from": "human", "value": "Is the door open?"}')
-        key = "role" if "role" in turn and "from" not in turn else "from"
-        role = turn.get(key)
-        role_name = ROLES.get(role) if isinstance(role, str) else None
-        if role_name is None:
-            what = f"{SHORT.repr(role)} is not one of" if key in turn else "the turn has no role; known:"
-            self.wrong(problems.FIELD, f"{field}.{key}", f"{what} {', '.join(ROLES)}", TURN_ORDER)
-            raise _Invalid
-        content_key = "value" if "value" in turn else "content"
-        pieces = self._content(turn.get(content_key), role_name, f"{field}.{content_key}")
-        return Spoken(role_name, tidy(pieces), self._is_learned(turn, role_name, field))
-
-    def _is_learned(self, turn: dict[str, Any], role: str, field: str) -> bool:
-        """What an assistant turn's keys say; others are never learned, and a key that asks for it is named."""
-        self.unused(field, unused_in_turn(turn))
-        learned = is_learned(turn)
-        if isinstance(learned, str):
-            self.wrong(problems.FIELD, field, learned, 'write "loss": false in a turn that is context alone')
-            return False
-        if role != "assistant":
-            flags = [name for name in sorted(LEARNED & turn.keys()) if turn[name]]
-            self.unused(field, [f"{name}: a turn of the {role} is never learned" for name in flags])
-        return learned
-
-    def _content(self, content: Any, role: str, field: str) -> list[Piece]:
-        example = f'"{field.rsplit(".", 1)[-1]}": "Is the door open?"'
-        if isinstance(content, str):
-            if not is_text(content):
-                self.invalid(field, "valid characters", content, example)
-            return pieces_of_text(content) if role == "user" else [content]
-        if not isinstance(content, list):
-            self.invalid(field, "text or a list of parts", content, example)
-        return [piece for at, part in enumerate(content) for piece in self._part(part, role, f"{field}[{at}]")]
-
-    def _part(self, part: Any, role: str, field: str) -> list[Piece]:
-        if isinstance(part, str):
-            return self._content(part, role, field)
-        kind, text = (part.get("type"), part.get("text")) if isinstance(part, dict) else ("", None)
-        if kind in (None, "text") and isinstance(text, str):
-            return self._text_part(part, text, role, field)
-        kind = kind.removesuffix("_url") if isinstance(kind, str) else None
-        if kind not in KINDS:
-            example = '{"type": "text", "text": "Is the door open?"} or {"type": "video", "video": "clip-1.mp4"}'
-            self.invalid(field, "a text, video or image part", part, example)
-        if role != "user":
-            self.wrong(problems.FIELD, field, f"a {kind} stands in a turn of the {role}", "move it to a user turn")
-            raise _Invalid
-        name, others = medium_name(kind, part)
-        if name is not None and (not name or not is_text(name)):
-            self.invalid(field, "the name of a file", name, f'{{"type": "{kind}", "{kind}": "clip-1.mp4"}}')
-        keys, wrong, unused = medium_keys(kind, part, {"type", kind, f"{kind}_url", "path", "url"})
-        self.unused(field, others + unused)
-        for message in wrong:
-            self.wrong(problems.FIELD, field, message, 'such as {"type": "video", "video": "a.mp4", "fps": 2.0}')
-        return [Slot(kind, name, keys)]
-
-    def _text_part(self, part: dict[str, Any], text: str, role: str, field: str) -> list[Piece]:
-        """The pieces of a text part: its tags are text where media are parts of their own or the record has none."""
-        if not is_text(text):
-            self.invalid(field, "valid characters", text, '{"type": "text", "text": "Is the door open?"}')
-        self.unused(field, unused_in(part, {"type", "text"}))
-        if role != "user" or not self.has_places_in_parts or not TAG.search(text):
-            return [text]
-        message = "its tag is taken for the place of a medium, since the record lists media and no part shows one"
-        self.wrong(problems.TAG_COUNT, field, message, severity="warning")
-        return pieces_of_text(text)
-
-    def _check_order(self, spoken: list[Spoken]) -> None:
-        field = turns_field(self.row)
-        roles = [turn.role for turn in spoken]
-        first = int(roles[0] == "system")
-        for at, role in enumerate(roles[first:], start=first):
-            expected = "assistant" if (at - first) % 2 else "user"
-            if role != expected:
-                message = f"expected a turn of the {expected}, got {role}"
-                self.wrong(problems.FIELD, f"{field}[{at}]", message, TURN_ORDER)
-                return
-        if roles[-1] == "system":
-            self.wrong(problems.FIELD, field, "there is only a system turn", TURN_ORDER)
-        elif roles[-1] == "user" and self.need_answers:
-            self.wrong(problems.FIELD, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
-        for at, (role, pieces, _) in enumerate(spoken):
-            if not pieces and role == "assistant" and (self.need_answers or at < len(spoken) - 1):
-                self.wrong(problems.FIELD, f"{field}[{at}]", "the assistant says nothing")
-            elif role == "assistant" and (what := unclosed("".join(map(str, pieces)))):
-                self.wrong(problems.FIELD, f"{field}[{at}]", what, THINKING, "warning")
-            elif not pieces and role == "user" and not self.is_unasked:
-                self.wrong(problems.FIELD, f"{field}[{at}]", "the user says nothing and shows nothing")
+        self.findings.wrong(problems.FIELD, "conversations", message, remedy)
+        raise Invalid
 
     def _place(
         self, spoken: list[Spoken], listed: dict[str, list[str]]
@@ -388,13 +252,13 @@ class _Row:
                 remedy = (
                     f'name the file of each tag, as "video": "clip-1.mp4", or leave the tag out; its keys are: {has}'
                 )
-            self.wrong(problems.TAG_COUNT, "", filled, remedy)
-            raise _Invalid
+            self.findings.wrong(problems.TAG_COUNT, "", filled, remedy)
+            raise Invalid
         keys = [slot.keys for slot in slots] or [()] * len(filled)
-        refs = [self.attempt(self._find, kind, name) for kind, name in filled]
+        refs = [self.findings.attempt(self._find, kind, name) for kind, name in filled]
         media = [replace(ref, keys=own) if own else ref for ref, own in zip(refs, keys, strict=True) if ref]
         if len(media) < len(filled):
-            raise _Invalid
+            raise Invalid
         leading: list[str | int] = [] if slots else list(range(len(filled)))
         turns, at = [], 0
         for role, pieces, learned in spoken:
@@ -413,7 +277,7 @@ class _Row:
         if not isinstance(result, NotFound):
             return result
         is_kept = self.reader.keep_missing and result.code is problems.MEDIA_MISSING
-        self.wrong(result.code, kind, result.message, result.remedy, "warning" if is_kept else "error")
+        self.findings.wrong(result.code, kind, result.message, result.remedy, "warning" if is_kept else "error")
         if not is_kept:
-            raise _Invalid
+            raise Invalid
         return MediaRef(kind, name, result.path or name)

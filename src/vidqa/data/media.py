@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -171,11 +172,14 @@ class MediaSource:
         return self._folders[folder]
 
     def _missing(self, written: str, name: str, path: str) -> NotFound:
-        base = os.path.basename(name)
+        message = f"there is no file {path}" if self.folder else f"{self._place} has no member {name!r}"
+        for spelled, why in _other_spellings(name) if self.folder else ():
+            if _file_size(os.path.join(self.folder or "", spelled)) is not None:
+                return NotFound(MEDIA_MISSING, message, f"{why}: write {spelled!r}", path)
+        base = os.path.basename(name.replace("\\", "/"))
         nearby = os.path.join(self.folder, base) if self.folder else ""
         if nearby and nearby != path and _file_size(nearby) is not None:
-            return NotFound(MEDIA_MISSING, f"there is no file {path}", f"{nearby} exists: write {base!r}", path)
-        message = f"there is no file {path}" if self.folder else f"{self._place} has no member {name!r}"
+            return NotFound(MEDIA_MISSING, message, f"{nearby} exists: write {base!r}", path)
         remedy = f"put the file there, correct {written!r}, or name the folder of the media (--media-path); {WITHOUT}"
         return NotFound(MEDIA_MISSING, message, remedy, os.path.join(self._place, name))
 
@@ -204,6 +208,13 @@ def media_source(annotation_path: Path, media_path: str, *, root_mode: bool) -> 
         remedy = "give a folder, or a .tar, .tar.gz or .tgz archive, as media path"
         raise FILE_MISSING.error(place, "the media path is neither a folder nor a tar archive", remedy)
     return MediaSource(None, [place])
+
+
+def _other_spellings(name: str) -> Iterator[tuple[str, str]]:
+    """(a name that is written like this one on another system, what differs)."""
+    yield name.replace("\\", "/"), "folders are separated by / here"
+    for form in ("NFC", "NFD"):
+        yield unicodedata.normalize(form, name), f"the file's name has its accents in another Unicode form ({form})"
 
 
 def _inside(path: str, folder: str) -> bool:

@@ -585,3 +585,21 @@ def test_a_part_of_a_file_is_converted_alone(tmp_path: Path) -> None:
     convert(f"{tmp_path}/out.json#[:1]", tmp_path / "again.jsonl", "jsonl")
     with pytest.raises(ProblemError, match="DATA_SPLIT"):
         convert(f"{tmp_path}/out.json#test", tmp_path / "no.json", "llava")
+
+
+def test_a_csv_of_a_spreadsheet_has_semicolons_or_names_its_encoding(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"x")
+    path = tmp_path / "q.csv"
+    path.write_text("\ufeffvideo;question;answer\na.mp4;Is it, now, open?;Yes\n")
+    convert(path, tmp_path / "q.json", "llava")
+    assert load_records(tmp_path / "q.json")[0].question == "Is it, now, open?"
+    path.write_bytes("video,question,answer\na.mp4,Ist die T\u00fcr offen?,Ja\n".encode("cp1252"))
+    with pytest.raises(ProblemError, match=r"(?s)DATA_SYNTAX.*not UTF-8.*CSV UTF-8"):
+        convert(path, tmp_path / "r.json", "llava")
+
+
+def test_a_number_as_answer_is_told_how_it_is_text(tmp_path: Path) -> None:
+    turns = [{"from": "human", "value": "How many?"}, {"from": "gpt", "value": 5}]
+    (tmp_path / "n.json").write_text(json.dumps([{"id": 1, "conversations": turns}]))
+    with pytest.raises(ProblemError, match='"value": "5"'):
+        convert(tmp_path / "n.json", tmp_path / "m.json", "llava")

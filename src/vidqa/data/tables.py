@@ -19,6 +19,7 @@ NAME_COLUMNS = (
     "Name the columns video (or image, file, path, filename, clip), question and answer, or give --column "
     "video=recording for a column of another name; id, kind, video_fps and options (a|b|c) are optional."
 )
+NOT_UTF8 = "Save it as UTF-8: in a spreadsheet choose CSV UTF-8, or iconv -f CP1252 -t UTF-8 OLD.csv > NEW.csv."
 BATCH = 256  # rows that are held at a time; each may hold a video
 Rows = Iterator[tuple[int, Any]]
 NO_NAMES: Mapping[str, str] = {}
@@ -26,6 +27,7 @@ NO_NAMES: Mapping[str, str] = {}
 
 def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str]) -> Rows:
     """(line on which it begins, row) for each row of a CSV (.tsv: tabs) with a header line. Empty cells are left out.
+    A header without a comma may have semicolons, as spreadsheets write them where the comma is the decimal sign.
 
     `renamed` gives columns the names that they are read by: {"video": "recording"}.
     """
@@ -33,7 +35,10 @@ def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str]
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             csv.field_size_limit(LONGEST_CELL)
-            reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+            header = file.readline(LONGEST_CELL)
+            file.seek(0)
+            separator = ";" if ";" in header and "," not in header else ","
+            reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else separator, strict=True)
             written = [str(name).strip().lower() for name in next(filter(None, reader), ())]
             columns = _named(written, renamed, collector, path)
             if columns is None:
@@ -49,7 +54,10 @@ def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str]
                 elif cells:
                     message = f"the row has {len(cells)} cells, there are {len(columns)} columns"
                     collector.add(SYNTAX, f"{path}:{line}", message)
-    except (OSError, UnicodeDecodeError, csv.Error) as broken:
+    except UnicodeDecodeError as broken:
+        message = f"not UTF-8 text: byte {broken.start} of its part is {broken.object[broken.start]:#04x}"
+        collector.add(SYNTAX, str(path), message, NOT_UTF8)
+    except (OSError, csv.Error) as broken:
         place = f"{path}:{reader.line_num}" if isinstance(broken, csv.Error) and reader else str(path)
         collector.add(SYNTAX, place, f"the CSV cannot be read: {broken}")
 
@@ -144,8 +152,8 @@ def _broken_table_reported(file: Path, collector: ProblemCollector) -> Iterator[
 
 
 def has_bytes(files: Sequence[Path]) -> bool:
-    """Whether a column holds media themselves: the type that Video and Image columns have. False where it cannot be
-    read, which reading the rows reports."""
+    """Whether a column holds media themselves: bytes alone, or the type of Video and Image columns. False where it
+    cannot be read, which reading the rows reports."""
     import pyarrow as pa
 
     with suppress(pa.ArrowException, OSError, ValueError):
@@ -160,6 +168,8 @@ def _holds_bytes(kind: Any) -> bool:
 
     if types.is_list(kind) or types.is_large_list(kind):
         return _holds_bytes(kind.value_type)
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return True
     return types.is_struct(kind) and kind.get_field_index("bytes") >= 0
 
 

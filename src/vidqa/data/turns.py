@@ -73,13 +73,14 @@ class TurnReader:
 
     def pieces(self, content: Any, role: str, field: str) -> list[Piece]:
         """Texts and places of media of what a turn says. Raises Invalid."""
-        example = f'"{field.rsplit(".", 1)[-1]}": "Is the door open?"'
+        key = f'"{field.rsplit(".", 1)[-1]}"'
         if isinstance(content, str):
             if not is_text(content):
-                self.findings.invalid(field, "valid characters", content, example)
+                self.findings.invalid(field, "valid characters", content, f'{key}: "Is the door open?"')
             return pieces_of_text(content) if role == "user" else [content]
         if not isinstance(content, list):
-            self.findings.invalid(field, "text or a list of parts", content, example)
+            as_text = str(content) if isinstance(content, int | float) else "Is the door open?"
+            self.findings.invalid(field, "text or a list of parts", content, f'{key}: "{as_text}"')
         return [piece for at, part in enumerate(content) for piece in self._part(part, role, f"{field}[{at}]")]
 
     def _part(self, part: Any, role: str, field: str) -> list[Piece]:

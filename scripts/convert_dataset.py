@@ -19,7 +19,8 @@ def column(text: str) -> tuple[str, str]:
 JSON = ["llava", "messages", "jsonl"]
 TABLES = ["parquet", "hf"]
 parser = Parser(
-    "Convert annotations between formats, with a report of the fields that had no place. Media are not copied.",
+    "Convert annotations between formats, with a report of the fields that had no place. Media are not copied, "
+    "but those inside a table are written to media/ beside the output.",
     examples=[
         "python scripts/convert_dataset.py --in questions.csv --to llava --out DATA/annotations.json --prompt mcq",
         "python scripts/convert_dataset.py --in OLD --in NEW --to llava --out DATA/annotations.json",
@@ -83,6 +84,7 @@ def main(options: argparse.Namespace) -> Result:
         f"{facts['records']} records, {facts['from']} to {facts['to']}",
         *(f"  {file}" for file in converted.files),
     ]
+    lines += [f"{facts['media_files']} media of the tables: {converted.media_path}/media"] * bool(facts["media_files"])
     lines += [f"prompt {form}: {count} records" for form, count in facts["prompts"].items()]
     if facts["new_ids_count"]:
         lines.append(

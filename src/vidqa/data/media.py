@@ -53,7 +53,8 @@ class MediaSource:
     the annotations as well, as a set that somebody sent does: links in it are followed only where they stay in it.
     Archives are opened when a name is not found in the folder. What is found in a compressed one is there to be read
     after `unpack`: one reading of the archive for all that was asked for. `named` are files by their last names, for
-    sets whose records name no folder; with it, members of archives are found by their last names, too.
+    sets whose records name no folder; with it, members of archives are found by their last names, too. `in_tables`
+    tells that the folder is one of the cache, with media that the tables hold: it may be emptied.
     """
 
     folder: str | None
@@ -61,6 +62,7 @@ class MediaSource:
     closed: bool = False
     own: bool = False
     named: Mapping[str, Sequence[str]] | None = None
+    in_tables: bool = False
     _results: dict[tuple[str, str], MediaRef | NotFound] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
     _due: dict[str, tuple[Archive, set[str]]] = field(default_factory=dict)  # members found and not unpacked yet
@@ -124,7 +126,9 @@ class MediaSource:
         if refused := self._led_out(written, archive.path):
             return refused
         self._due.setdefault(archive.path, (archive, set()))[1].add(member)
-        return MediaRef(kind, written, *archive.members[member])
+        unpacked = archive.members[member].name is None
+        archived = f"{archive.path}!{member}" if unpacked else ""
+        return MediaRef(kind, written, *archive.members[member], archived=archived)
 
     def _in_named_archive(self, kind: str, written: str, path: str) -> MediaRef | NotFound | None:
         """What is written as archive.tar!member, as results and gap tables name it."""

@@ -219,6 +219,8 @@ class EmbeddedMedia:
         return with_media(row, self._named) if isinstance(row, dict) else row
 
     def _named(self, value: Any) -> Any:
+        if isinstance(value, bytes):
+            value = {"bytes": value}
         if not isinstance(value, dict):
             return self._beside(value)
         content, path = value.get("bytes"), value.get("path")

@@ -17,7 +17,8 @@ class MediaRef:
     `written` is what the annotation says; `path` is the file that holds it: the media file itself, or a tar archive
     together with `member`, the name inside it. `size` is its length in bytes when the annotations were read. `span` is
     the part of a video that is shown, (start, end) in seconds of the file; None is all of it. `keys` are those that the
-    annotation writes beside it (fps, max_pixels, video_start): they take the place of the spec's.
+    annotation writes beside it (fps, max_pixels, video_start): they take the place of the spec's. `archived` is
+    `archive.tar.gz!member` for a file that was unpacked from there into the cache, which may be emptied; else empty.
     """
 
     kind: str  # "video" | "image"
@@ -27,11 +28,12 @@ class MediaRef:
     size: int = 0
     span: tuple[float, float] | None = None
     keys: MediumKeys = ()
+    archived: str = ""
 
     @property
     def file(self) -> str:
-        """Names the file among all others: `path`, or `path!member` inside an archive."""
-        return self.path if self.member is None else f"{self.path}!{self.member}"
+        """Names the file among all others, for as long as it is there: `path`, or `archive!member`."""
+        return self.archived or (self.path if self.member is None else f"{self.path}!{self.member}")
 
     @property
     def key(self) -> str:

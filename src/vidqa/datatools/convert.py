@@ -27,10 +27,11 @@ from vidqa.datatools.outputs import (
     messages_row,
     other_fields,
     parquet_bytes,
+    place_media,
     write_new,
 )
 from vidqa.datatools.problems import PROMPT
-from vidqa.datatools.reading import JSON_FORMATS, merged, read_source
+from vidqa.datatools.reading import JSON_FORMATS, merged, read_source, with_own_media
 from vidqa.evaluation.choices import options_of
 
 SUFFIX = {"llava": ".json", "messages": ".json", "jsonl": ".jsonl", "parquet": ".parquet"}
@@ -64,8 +65,8 @@ def convert(
 
     `media_path` is that of all sets, or one for each. `columns` gives columns (fields of a row) the names that they are
     read by. `out` is a file where it has the format's own ending (.json, .jsonl, .parquet), otherwise a folder. Media
-    keep the names they have, relative to the media path that is given back (of several sets see `merged`); nothing is
-    copied.
+    keep the names they have, relative to the media path that is given back (of several sets see `merged`). Nothing is
+    copied but media that stand in tables as bytes, into the folder media beside the output.
     Raises everything that is wrong with the records, DATATOOLS_FORMAT, DATATOOLS_PROMPT,
     DATA_OPTION, OUTPUT_EXISTS, STORAGE_NO_SPACE.
     """
@@ -77,7 +78,9 @@ def convert(
         )
     places = places * len(paths) if len(places) == 1 else places
     read = [read_source(item, form, place, columns or {}) for item, place in zip(paths, places, strict=True)]
-    source = merged(read, _output(out, to).parent if to in SUFFIX else out)
+    folder = _output(out, to).parent if to in SUFFIX else out
+    owned = [with_own_media(one, folder) for one in read]
+    source = merged([one for one, _ in owned], folder)
     dropped = Counter(source.dropped)
     fields = []
     for pair in source.pairs:
@@ -89,13 +92,15 @@ def convert(
         for other in fields:
             count_fields(other, dropped)
     files = _outputs(out, to, records, fields)
-    written = write_new(files)
+    media_files = {target: cached for _, of_set in owned for target, cached in of_set.items()}
+    written = write_new(files) | place_media(media_files)
     facts = {
         "from": source.form,
         "to": to,
         "records": len(records),
         "files": list(files),
         "media_path": source.media_path,
+        "media_files": len(media_files),
         "written": written,
         "prompts": used,
         "new_ids": list(source.new_ids[:MOST_NAMED]),

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -197,6 +200,26 @@ def write_new(files: Mapping[Path, bytes]) -> bool:
     new = [path for path, content in there.items() if content is None]
     for path in new:
         _write(path, files[path])
+    return bool(new)
+
+
+def place_media(files: Mapping[Path, str]) -> bool:
+    """Put files of the cache, named for their content, where they are to stay: by a hard link where the disk is the
+    same. False where all are there already. Raises OUTPUT_EXISTS, STORAGE_NO_SPACE."""
+    new = {target: cached for target, cached in files.items() if not os.path.lexists(target)}
+    for target, cached in files.items():
+        if target not in new and not (target.is_file() and target.stat().st_size == os.path.getsize(cached)):
+            raise OUTPUT_EXISTS.error(target, "it is there, and is not that medium of the table")
+    for target, cached in new.items():
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(OSError):
+                os.link(cached, target)
+                continue
+            with replacing(target) as partial:
+                shutil.copyfile(cached, partial)
+        except OSError as refused:
+            raise NO_SPACE.error(target, f"cannot be written: {refused.strerror or refused}") from refused
     return bool(new)
 
 

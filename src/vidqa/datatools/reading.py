@@ -31,6 +31,7 @@ KINDS = {**dict.fromkeys(JSON_FORMATS, ANNOTATION_FILE), "csv": CSV_FILE, "parqu
 TABLES = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "hf"}
 AS_SOURCES = (USER_FUNCTION, CAPTIONS_FOLDER, WEB_DATASET)  # kinds of which one form alone is known
 NAMED = 5
+MEDIA_FOLDER = "media"  # beside what is written, for media that stood in tables
 UNPACK = "unpack the archive (tar -xf videos.tar) beside its annotations, and merge again"
 
 
@@ -44,6 +45,7 @@ class Imported:
     dropped: Counter[str]
     warnings: list[Problem]
     new_ids: tuple[str, ...] = ()  # given where sets that were merged had the same
+    in_tables: bool = False  # whether the media path is a folder of the cache, with media that the tables hold
 
 
 def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[str, str]) -> Imported:
@@ -68,7 +70,7 @@ def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[s
 def _of_source(form: str, source: Source) -> Imported:
     """What a source gives. Raises what is wrong with it."""
     pairs, warnings = load_pairs(source)
-    return Imported(form, pairs, source.media.root, Counter(), warnings)
+    return Imported(form, pairs, source.media.root, Counter(), warnings, in_tables=source.media.in_tables)
 
 
 def _tao(path: Path, form: str, media_path: str) -> Imported:
@@ -124,6 +126,33 @@ def _of_json(path: Path) -> str:
     if whole and whole.get("version") == tao.COSMOS and path.name == "meta.json":
         return tao.COSMOS
     return "jsonl" if path.suffix.lower() == ".jsonl" else "llava"
+
+
+def require_own_media(source: Source) -> None:
+    """Raises DATATOOLS_FORMAT for a set whose media stand in its tables: their copies in the cache, which may be
+    emptied, are no place to name in a file that stays."""
+    if source.media.in_tables:
+        out = "--to llava --out DATA/annotations.json"
+        remedy = f"python scripts/convert_dataset.py --in {source.path} {out} writes them to files; use that set"
+        raise FORMAT.error(source.path, "its media stand in the table, and not in files of their own", remedy)
+
+
+def with_own_media(one: Imported, folder: Path) -> tuple[Imported, dict[Path, str]]:
+    """A set whose media stand in its tables, with them named in `folder`/media: the cache that they were written to may
+    be emptied. Also the file of the cache for each of these. Other sets as they are."""
+    if not one.in_tables:
+        return one, {}
+    root, files, pairs = os.path.abspath(folder), dict[Path, str](), []
+    for pair in one.pairs:
+        media = []
+        for ref in pair.record.media:
+            if ref.path == os.path.join(one.media_path, ref.written):
+                name = os.path.join(MEDIA_FOLDER, ref.written)
+                files[Path(root, name)] = ref.path
+                ref = replace(ref, written=name, path=os.path.join(root, name))
+            media.append(ref)
+        pairs.append(Pair(pair.row, replace(pair.record, media=tuple(media))))
+    return replace(one, pairs=pairs, media_path=root), files
 
 
 def merged(sets: Sequence[Imported], folder: Path) -> Imported:

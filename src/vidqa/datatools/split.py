@@ -34,8 +34,9 @@ from vidqa.datatools.duplicates import (
     find_split_groups,
     torn_recordings,
 )
-from vidqa.datatools.outputs import count_fields, json_list, json_page, left_out, write_new
+from vidqa.datatools.outputs import count_fields, json_list, json_page, left_out, place_media, write_new
 from vidqa.datatools.problems import SPLIT
+from vidqa.datatools.reading import require_own_media
 
 ANNOTATIONS = "annotations.json"
 Links = dict[str, str]  # by name in the folder of a part: the file to link there
@@ -100,6 +101,8 @@ def split_dataset(
         "val": [pair for index, pair in enumerate(pairs) if index in validation],
     }
     part_links = {name: media_links(source.media, part) for name, part in parts.items()}
+    if source.media.in_tables and None in part_links.values():
+        require_own_media(source)
     facts = _facts(source, pairs, parts, share, seed, stratify)
     facts |= {"group_by": group_by, "ignore_looks": ignore_looks, "together": groups.facts()}
     dropped: Counter[str] = Counter()
@@ -114,7 +117,9 @@ def split_dataset(
     if not group_by:
         warnings += torn_recordings({name: [pair.record for pair in part] for name, part in parts.items()}, out)
     is_rooted = all(links is not None for links in part_links.values())
-    if is_rooted and (refused := write_links({out / name: part_links[name] or {} for name in PARTS})):
+    if source.media.in_tables:
+        place_media({out / name / link: file for name in PARTS for link, file in (part_links[name] or {}).items()})
+    elif is_rooted and (refused := write_links({out / name: part_links[name] or {} for name in PARTS})):
         is_rooted, warnings = False, [*warnings, refused]
     return Split(facts, warnings, written, is_rooted, source.media.root, groups)
 

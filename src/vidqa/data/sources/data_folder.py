@@ -43,7 +43,7 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
     subset, cuts = subset_and_cuts(part, place)
     files = [files_of(folder, subset, cut.name) for cut in cuts]
     embedded = _embedded([file for of_cut in files for file in of_cut], media_path or _home(folder))
-    media = MediaSource(str(embedded.folder)) if embedded else _media(folder, subset, media_path)
+    media = MediaSource(str(embedded.folder), in_tables=True) if embedded else _media(folder, subset, media_path)
 
     def rows(collector: ProblemCollector) -> Rows:
         """Each row has its place among all for an index."""

@@ -16,6 +16,7 @@ from vidqa.data import open_source
 from vidqa.data.load import Pair, load_pairs
 from vidqa.data.record import Provenance, Record
 from vidqa.datatools.outputs import llava_row, other_fields
+from vidqa.datatools.reading import require_own_media
 from vidqa.gaps.problems import INPUT
 
 Row = dict[str, Any]
@@ -24,8 +25,11 @@ Row = dict[str, Any]
 def read_rows(
     annotations: str | Path, media: str | Path = "", only: Collection[str] | None = None, *, need_answers: bool = True
 ) -> list[Pair]:
-    """What `load_pairs` reads of a file, with media named by their whole paths."""
-    pairs, _ = load_pairs(open_source(annotations, media), only, need_answers=need_answers)
+    """What `load_pairs` reads of a file, with media named by their whole paths. Raises DATATOOLS_FORMAT for media that
+    have none, and what is wrong with the set."""
+    source = open_source(annotations, media)
+    require_own_media(source)
+    pairs, _ = load_pairs(source, only, need_answers=need_answers)
     return [
         Pair(row, replace(record, media=tuple(replace(ref, written=ref.file) for ref in record.media)))
         for row, record in pairs

@@ -417,3 +417,9 @@ def test_an_object_around_the_records_is_named(root: Path, whole: Any, remedy: s
     path = write(root, whole)
     (problem,) = check_records(path)[1]
     assert problem.code == "DATA_FIELD" and remedy in problem.remedy
+
+
+def test_a_folder_with_annotations_of_another_name_is_told_the_file(root: Path) -> None:
+    path = write(root, [row()], "questions.json")
+    with pytest.raises(ProblemError, match=f"(?s)DATA_FILE_MISSING.*name the file itself, such as {path}"):
+        load_records(root)

@@ -385,6 +385,14 @@ def test_captions_without_a_key_or_a_label_are_named(tmp_path: Path) -> None:
     assert codes == {"DATA_LEFT_OUT", "DATA_FIELD"}
 
 
+def test_shards_that_number_their_records_alike_give_ids_of_their_own(tmp_path: Path) -> None:
+    for shard in (0, 1):
+        with tarfile.open(tmp_path / f"s-{shard}.tar", "w") as tar:
+            write_member(tar, "0001.mp4", b"x")
+            write_member(tar, "0001.json", b'{"question": "Why?", "answer": "So"}')
+    assert [record.id for record in load_records(tmp_path)] == ["0001", "s-1/0001"]
+
+
 def test_media_of_a_shard_without_a_text_are_counted(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "s.tar", "w") as tar:
         for name in ("a.mp4", "b.mp4", "b.json", "c.mp4", "c.png"):

@@ -14,7 +14,8 @@ from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.data.conversation import KIND_FIELDS, KINDS, ROLES, TAG, turns_field
 from vidqa.data.media import MediaSource
 from vidqa.data.parse import RowReader
-from vidqa.data.problems import EMPTY, FILE_MISSING, ProblemCollector
+from vidqa.data.problems import EMPTY, ProblemCollector
+from vidqa.data.reader import no_annotations
 from vidqa.data.record import MediaRef, Record
 from vidqa.data.sources import Rows, Source, open_source
 
@@ -102,7 +103,7 @@ def _with_names(value: Any, names: Mapping[str, str], is_name: bool) -> Any:
 def _require_annotated(source: Source) -> None:
     if not source.is_annotated:
         message = f"media lie there, and no annotation file ({' or '.join(ANNOTATION_NAMES)})"
-        raise FILE_MISSING.error(source.path, message)
+        raise no_annotations(source.path, message)
 
 
 class Reading(TypedDict, total=False):

@@ -9,18 +9,20 @@ import json
 import os
 import re
 from collections.abc import Container, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from vidqa.core.files import ANNOTATION_NAMES, annotations_in_folder
-from vidqa.core.problem import Code
+from vidqa.core.problem import Code, ProblemError
 from vidqa.data.problems import EMPTY, FIELD, FILE_MISSING, SYNTAX, ProblemCollector
 
 BOM = b"\xef\xbb\xbf"
 DEEPEST = 64  # lists and objects within each other in a record; more could be read and then not be written
 TOO_DEEP = f"nested too deeply: more than {DEEPEST} lists and objects within each other"
+MEANT = (".json", ".jsonl", ".csv", ".tsv", ".parquet")  # files of a folder without them that may be meant
 WRITE_AGAIN = "The file was cut off, by a full disk or a copy that was broken off: write or copy it again."
 LONGEST_ESCAPE = 6  # characters, as of \\u00e9
 BLANK = " \t\r\n"  # JSON's whitespace: str.strip() takes control characters, too, which no JSON file may hold
@@ -43,6 +45,15 @@ class Fault(NamedTuple):
     element: int | None = None
 
 
+def no_annotations(folder: Path, message: str) -> ProblemError:
+    """DATA_FILE_MISSING of a folder, with a file in it that may be meant as the remedy."""
+    files: list[str] = []
+    with suppress(OSError):
+        files = sorted(str(path) for path in folder.iterdir() if path.suffix.lower() in MEANT and path.is_file())
+    remedy = f"name the file itself, such as {files[0]}, or call it {ANNOTATION_NAMES[0]}" if files else None
+    return FILE_MISSING.error(folder, message, remedy)
+
+
 def annotation_file(annotation_path: str | Path) -> Path:
     """The annotation file that `annotation_path` means: itself, or annotations.json(l) inside it (root mode)."""
     path = Path(os.path.expanduser(annotation_path))
@@ -50,7 +61,7 @@ def annotation_file(annotation_path: str | Path) -> Path:
         raise FILE_MISSING.error("annotation_path", "no annotation path is given")
     if os.path.isdir(path):  # False, too, for a name that no file can have
         if (file := annotations_in_folder(path)) is None:
-            raise FILE_MISSING.error(path, f"the folder holds neither {' nor '.join(ANNOTATION_NAMES)}")
+            raise no_annotations(path, f"the folder holds neither {' nor '.join(ANNOTATION_NAMES)}")
         return file
     if not os.path.isfile(path):
         raise FILE_MISSING.error(path, "there is no such file")

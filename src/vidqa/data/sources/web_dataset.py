@@ -87,9 +87,11 @@ def _members(tar: Path) -> Iterator[tuple[str, bytes | None]]:
             yield name, content.read() if content is not None else None
 
 
-def _shard_rows(tar: Path, named: str, collector: ProblemCollector) -> Iterator[dict[str, Any]]:
+def _shard_rows(tar: Path, named: str, used: set[str], collector: ProblemCollector) -> Iterator[dict[str, Any]]:
     """The records of one shard, called `named` in the names of its media: members with one key, which follow each
-    other. Media of the shard come before those that a record's text names."""
+    other. Media of the shard come before those that a record's text names. A key is the record's id; one of `used`, the
+    keys of earlier shards, where shards number their records from the same start, has the shard's name before it."""
+    keys: set[str] = set()
     without_text: list[str] = []
     try:
         for key, members in groupby(_members(tar), key=lambda member: _parts(member[0])[0]):
@@ -102,11 +104,13 @@ def _shard_rows(tar: Path, named: str, collector: ProblemCollector) -> Iterator[
                     fields |= _fields(f"{tar}!{name}", _parts(name)[1], content, collector)
             if fields:
                 own = {field: value for field, value in fields.items() if not media or field not in MEDIA}
-                yield {"id": key, **own, **media}
+                keys.add(key)
+                yield {"id": f"{tar.stem}/{key}" if key in used else key, **own, **media}
             elif media and not has_text:
                 without_text.append(key)
     except READ_ERRORS as broken:
         collector.add(TAR_BROKEN, str(tar), f"{type(broken).__name__}: {broken}")
+    used |= keys
     if without_text:
         message = f"{len(without_text)} media have no text beside them in the shard: {shown_names(without_text)}"
         collector.add(LEFT_OUT, str(tar), message, severity="warning")
@@ -135,9 +139,9 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
     media = media_source(folder / "shards", media_path, root_mode=False) if media_path else MediaSource(str(folder))
 
     def rows(collector: ProblemCollector) -> Rows:
-        index = 0
+        index, used = 0, set[str]()
         for shard in paths:
-            for row in _shard_rows(shard, str(shard if media_path else shard.relative_to(folder)), collector):
+            for row in _shard_rows(shard, str(shard if media_path else shard.relative_to(folder)), used, collector):
                 yield index, question_row(row)
                 index += 1
         if not index and not collector.errors:

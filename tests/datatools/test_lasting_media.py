@@ -62,6 +62,7 @@ def test_converting_writes_them_beside_the_output(table: Path, tmp_path: Path) -
     other.write_text("of somebody else")
     with pytest.raises(ProblemError, match="OUTPUT_EXISTS"):
         convert(table, tmp_path / "again.json", "llava")
+    assert not (tmp_path / "again.json").exists()
 
 
 def test_a_column_of_bytes_alone_holds_media(table: Path, tmp_path: Path) -> None:
@@ -74,7 +75,10 @@ def test_a_column_of_bytes_alone_holds_media(table: Path, tmp_path: Path) -> Non
 
 def test_the_parts_of_a_split_hold_them(table: Path, tmp_path: Path) -> None:
     split = split_dataset(table, "", tmp_path / "parts", 0.4, 0, "kind", ignore_looks=True)
-    assert split.is_rooted
+    assert split.is_rooted and split.written
+    for members in (cache_folder() / "archives").glob("*/members"):
+        shutil.rmtree(members)
+    assert split_dataset(table, "", tmp_path / "parts", 0.4, 0, "kind", ignore_looks=True).written is False
     train = {record.id for record in load_records(tmp_path / "parts/train")}
     assert contents(tmp_path / "parts/train").keys() == train and len(train) < 4
 

@@ -27,7 +27,6 @@ from vidqa.datatools.outputs import (
     messages_row,
     other_fields,
     parquet_bytes,
-    place_media,
     write_new,
 )
 from vidqa.datatools.problems import PROMPT
@@ -93,7 +92,7 @@ def convert(
             count_fields(other, dropped)
     files = _outputs(out, to, records, fields)
     media_files = {target: cached for _, of_set in owned for target, cached in of_set.items()}
-    written = write_new(files) | place_media(media_files)
+    written = write_new(files, media_files)
     facts = {
         "from": source.form,
         "to": to,

@@ -10,8 +10,8 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from vidqa.data.record import Record, Turn
 from vidqa.video.types import KEYS_OF, VIDEO_KEYS
 
 MOST_NAMED = 20  # dropped fields in a warning
+NO_MEDIA: Mapping[Path, str] = {}
 NO_FILE_THERE = (IsADirectoryError, NotADirectoryError, FileExistsError)
 SPEAKERS = {"user": "human", "assistant": "gpt", "system": "system"}
 CARRIED = {"id", "video", "videos", "image", "images", "video_fps", "kind", "system", "rejected"}  # what a record holds
@@ -187,40 +188,28 @@ def hub_folder(folder: Path, records: Sequence[Record]) -> dict[Path, bytes]:
     }
 
 
-def write_new(files: Mapping[Path, bytes]) -> bool:
-    """Write all files; False where every one of them is there already with this very content.
+def write_new(files: Mapping[Path, bytes], media: Mapping[Path, str] = NO_MEDIA) -> bool:
+    """Write all files, after the `media`: for each place the file of the cache, named for its content, that is to stay
+    there. False where every one of them is there already with this very content.
 
-    Nothing is written if any of them is there with another content. Raises OUTPUT_EXISTS,
-    STORAGE_NO_SPACE.
+    Nothing is written if any of them is there with another content. Raises OUTPUT_EXISTS, STORAGE_NO_SPACE.
     """
     there = {path: _content_of(path) for path in files}
     other = [path for path, content in there.items() if content is not None and content != files[path]]
+    new_media = {path: cached for path, cached in media.items() if not os.path.lexists(path)}
+    other += [path for path in media.keys() - new_media.keys() if not _has_size_of(path, media[path])]
     if other:
         raise ProblemError([OUTPUT_EXISTS.at(path, "the file is there and holds something else") for path in other])
+    for path, cached in new_media.items():
+        _place(path, cached)
     new = [path for path, content in there.items() if content is None]
     for path in new:
         _write(path, files[path])
-    return bool(new)
+    return bool(new or new_media)
 
 
-def place_media(files: Mapping[Path, str]) -> bool:
-    """Put files of the cache, named for their content, where they are to stay: by a hard link where the disk is the
-    same. False where all are there already. Raises OUTPUT_EXISTS, STORAGE_NO_SPACE."""
-    new = {target: cached for target, cached in files.items() if not os.path.lexists(target)}
-    for target, cached in files.items():
-        if target not in new and not (target.is_file() and target.stat().st_size == os.path.getsize(cached)):
-            raise OUTPUT_EXISTS.error(target, "it is there, and is not that medium of the table")
-    for target, cached in new.items():
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(OSError):
-                os.link(cached, target)
-                continue
-            with replacing(target) as partial:
-                shutil.copyfile(cached, partial)
-        except OSError as refused:
-            raise NO_SPACE.error(target, f"cannot be written: {refused.strerror or refused}") from refused
-    return bool(new)
+def _has_size_of(path: Path, cached: str) -> bool:
+    return path.is_file() and path.stat().st_size == os.path.getsize(cached)
 
 
 def _content_of(path: Path) -> bytes | None:
@@ -236,9 +225,25 @@ def write_page(path: Path, html: str) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
+    with _refusal_reported(path), replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def _place(path: Path, cached: str) -> None:
+    """A hard link to the file of the cache, or a copy where the disk is another one."""
+    with _refusal_reported(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(cached, path)
+        except OSError:
+            with replacing(path) as temporary:
+                shutil.copyfile(cached, temporary)
+
+
+@contextmanager
+def _refusal_reported(path: Path) -> Iterator[None]:
     try:
-        with replacing(path) as temporary:
-            temporary.write_bytes(content)
+        yield
     except OSError as refused:
         remedy = "name a new file, in a folder" if isinstance(refused, NO_FILE_THERE) else None
         raise NO_SPACE.error(path, f"cannot be written: {refused.strerror or refused}", remedy) from refused

@@ -128,12 +128,12 @@ def _of_json(path: Path) -> str:
     return "jsonl" if path.suffix.lower() == ".jsonl" else "llava"
 
 
-def require_own_media(source: Source) -> None:
-    """Raises DATATOOLS_FORMAT for a set whose media stand in its tables: their copies in the cache, which may be
-    emptied, are no place to name in a file that stays."""
+def require_own_media(source: Source, written: str | Path) -> None:
+    """Raises DATATOOLS_FORMAT for a set, called `written`, whose media stand in its tables: their copies in the cache,
+    which may be emptied, are no place to name in a file that stays."""
     if source.media.in_tables:
         out = "--to llava --out DATA/annotations.json"
-        remedy = f"python scripts/convert_dataset.py --in {source.path} {out} writes them to files; use that set"
+        remedy = f"python scripts/convert_dataset.py --in {written} {out} writes them to files; use that set"
         raise FORMAT.error(source.path, "its media stand in the table, and not in files of their own", remedy)
 
 

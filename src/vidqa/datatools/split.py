@@ -34,7 +34,7 @@ from vidqa.datatools.duplicates import (
     find_split_groups,
     torn_recordings,
 )
-from vidqa.datatools.outputs import count_fields, json_list, json_page, left_out, place_media, write_new
+from vidqa.datatools.outputs import count_fields, json_list, json_page, left_out, write_new
 from vidqa.datatools.problems import SPLIT
 from vidqa.datatools.reading import require_own_media
 
@@ -102,24 +102,24 @@ def split_dataset(
     }
     part_links = {name: media_links(source.media, part) for name, part in parts.items()}
     if source.media.in_tables and None in part_links.values():
-        require_own_media(source)
+        require_own_media(source, annotation_path)
     facts = _facts(source, pairs, parts, share, seed, stratify)
     facts |= {"group_by": group_by, "ignore_looks": ignore_looks, "together": groups.facts()}
     dropped: Counter[str] = Counter()
     files = {out / name / ANNOTATIONS: json_list(_row(pair, dropped) for pair in part) for name, part in parts.items()}
     for name in PARTS:
-        check_part(out / name, part_links[name])
+        check_part(out / name, part_links[name], may_be_copies=source.media.in_tables)
+    places = {out / name / link: file for name, links in part_links.items() for link, file in (links or {}).items()}
     written = write_new(
-        {**files, out / "split.json": json_page(facts), out / "together.json": json_page(groups.lists())}
+        {**files, out / "split.json": json_page(facts), out / "together.json": json_page(groups.lists())},
+        places if source.media.in_tables else {},
     )
     warnings = [*warnings_read, *left_out(dropped, out), *duplicate_problems(groups.named.get(CONTENT, []), CONTENT)]
     warnings += _size_warnings(facts, out)
     if not group_by:
         warnings += torn_recordings({name: [pair.record for pair in part] for name, part in parts.items()}, out)
     is_rooted = all(links is not None for links in part_links.values())
-    if source.media.in_tables:
-        place_media({out / name / link: file for name in PARTS for link, file in (part_links[name] or {}).items()})
-    elif is_rooted and (refused := write_links({out / name: part_links[name] or {} for name in PARTS})):
+    if is_rooted and (refused := write_links({out / name: part_links[name] or {} for name in PARTS})):
         is_rooted, warnings = False, [*warnings, refused]
     return Split(facts, warnings, written, is_rooted, source.media.root, groups)
 
@@ -209,9 +209,9 @@ def media_links(media: MediaSource, pairs: Sequence[Pair]) -> Links | None:
     return None if ANNOTATIONS in links else links
 
 
-def check_part(folder: Path, links: Links | None) -> None:
+def check_part(folder: Path, links: Links | None, *, may_be_copies: bool = False) -> None:
     """Raises OUTPUT_EXISTS if the folder holds anything but an earlier run's annotations and links of this
-    part."""
+    part; a file of the same name and size is one of these where it may be a copy."""
     was_written = (folder / ANNOTATIONS).exists()
     for parent, subfolders, files in os.walk(folder):
         for name in [*files, *subfolders]:
@@ -219,7 +219,8 @@ def check_part(folder: Path, links: Links | None) -> None:
             expected = (links or {}).get(str(path.relative_to(folder)))
             if not was_written or path.is_symlink():
                 raise OUTPUT_EXISTS.error(path, "it is there, and is not of this split")
-            if name in files and path != folder / ANNOTATIONS and not (expected and os.path.samefile(path, expected)):
+            same = os.path.samefile if not may_be_copies else lambda *both: len(set(map(os.path.getsize, both))) == 1
+            if name in files and path != folder / ANNOTATIONS and not (expected and same(path, expected)):
                 raise OUTPUT_EXISTS.error(path, "it is there, and is no file of this part")
 
 

@@ -28,7 +28,7 @@ def read_rows(
     """What `load_pairs` reads of a file, with media named by their whole paths. Raises DATATOOLS_FORMAT for media that
     have none, and what is wrong with the set."""
     source = open_source(annotations, media)
-    require_own_media(source)
+    require_own_media(source, annotations)
     pairs, _ = load_pairs(source, only, need_answers=need_answers)
     return [
         Pair(row, replace(record, media=tuple(replace(ref, written=ref.file) for ref in record.media)))

@@ -373,8 +373,12 @@ def test_options_stay_where_the_permuted_prompt_would_be_the_longest(longest_pro
     assert (asked.record is not sample.record) == is_permuted
 
 
-def test_a_validation_that_a_stopped_run_owes_is_logged_alone(one_world: tuple[Path, Path], tmp_path: Path) -> None:
-    """The other values of its step are there already, once."""
+@pytest.mark.parametrize("ended_by", ["signal", "rule"])
+def test_a_stopped_run_is_measured_once_after_each_step(
+    one_world: tuple[Path, Path], tmp_path: Path, ended_by: str
+) -> None:
+    """A signal leaves no time for a validation and an export, which the run that goes on makes up for: it logs them
+    alone. A stop rule leaves time."""
     root = one_world[1]
     over = {
         "custom.val_dataset.annotation_path": str(root / "annotations.json"),
@@ -382,16 +386,21 @@ def test_a_validation_that_a_stopped_run_owes_is_logged_alone(one_world: tuple[P
         "validation.enable": True,
         "validation.freq": 1,
         "train.max_num_steps": 2,
-        "train.ckpt.save_freq": 2,
+        "train.ckpt.save_freq": 1,
         "train.resume": True,
     }
-    spec = rl_spec(tmp_path, one_world, over)
-    rl_here(spec, tmp_path / "run", stop_after=1)
-    rl_here(spec, tmp_path / "run")
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [1, 1, 2]
-    assert {"step", "time"} == set(lines[0]) & set(lines[1])
-    assert "val/reward" in lines[1] and set(lines[0]) | set(lines[1]) == set(lines[2])
+    run, has_time = tmp_path / "run", ended_by == "rule"
+    stop = {"engine.stop.entropy_below": 1e9, "engine.stop.patience": 1} if has_time else {}
+    rl_here(rl_spec(tmp_path, one_world, {**over, **stop}), run, stop_after=None if has_time else 1)
+    exports = [json.loads(path.read_text()) for path in run.glob("safetensors/*/export.json")]
+    assert [bool(export["measured"]) for export in exports] == [True] * has_time
+    rl_here(rl_spec(tmp_path, one_world, over), run)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == ([1, 2] if has_time else [1, 1, 2])
+    assert set(events(run, "val/reward")) == {1, 2}
+    if not has_time:
+        assert {"step", "time"} == set(lines[0]) & set(lines[1])
+        assert "val/reward" in lines[1] and set(lines[0]) | set(lines[1]) == set(lines[2])
 
 
 @pytest.mark.slow

@@ -131,7 +131,7 @@ class Training(Trainer[TrainSpec]):
             values = self.validator.measure(self.learner.model)
             saver.record_validation(step, values)
             progress.log(step + 1, values, line="  ".join(f"{k} {v:.4f}" for k, v in values.items()))
-        self.save(step, progress, stopping=stopping, resumed=resumed)
+        self.save(step, progress, stopping=stopping, hurried=stopping, resumed=resumed)
 
 
 def check_vision_has_media(model: Any, *, has_media: bool) -> None:

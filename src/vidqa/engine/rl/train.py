@@ -152,8 +152,8 @@ class Training(Trainer[GrpoSpec]):
             values = self._step(step)
             # Asked of all ranks, also after a step without an update, where no group was left to learn from.
             stop_requested = any(self.world.gather(self.learner.stop.signal_name is not None))
-            stopping = stop_requested and step + 1 < schedule.total
-            if self._conclude(step, values, progress, stopping=stopping):
+            hurried = stop_requested and step + 1 < schedule.total
+            if self._conclude(step, values, progress, hurried=hurried):
                 self.saver.background.finish()
                 rule = self.early_stopping.stopping_rule
                 why = f"the stop rule {rule}" if rule else "a signal"
@@ -307,13 +307,14 @@ class Training(Trainer[GrpoSpec]):
         values: dict[str, float],
         progress: Progress | Silent,
         *,
-        stopping: bool = False,
+        hurried: bool = False,
         resumed: bool = False,
     ) -> bool:
-        """Measure, warn and save what is due after `step`. Says whether the run ends here. What a run that was stopped
-        owes is measured by the run that goes on (`resumed`); the step's other values are logged already."""
+        """Measure, warn and save what is due after `step`. Says whether the run ends here. What a run that a signal
+        stops (`hurried`) owes is measured by the run that goes on (`resumed`); the step's other values are logged
+        already."""
         saver = self.saver
-        if self.measures and not stopping and (self.schedule.validates_after(step) or saver.exports(step)):
+        if self.measures and not hurried and (self.schedule.validates_after(step) or saver.exports(step)):
             measured = self._validate()
             saver.record_validation(step, measured)
             values = {**values, **measured}
@@ -322,8 +323,8 @@ class Training(Trainer[GrpoSpec]):
             for warning in self.early_stopping.update(values):
                 progress.say(f"warning: step {step + 1}: {warning}")
             progress.log(step + 1, values, line=self.meter.line(values))
-        stopping = stopping or (bool(self.early_stopping.stopping_rule) and step + 1 < self.schedule.total)
+        stopping = hurried or (bool(self.early_stopping.stopping_rule) and step + 1 < self.schedule.total)
         start = self.early_stopping.start
         saver.trainer |= {"questions": self.consumed, "updates": self.updates, "validation_start": start}
-        self.save(step, progress, stopping=stopping, resumed=resumed)
+        self.save(step, progress, stopping=stopping, hurried=hurried, resumed=resumed)
         return stopping

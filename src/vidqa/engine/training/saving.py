@@ -77,12 +77,14 @@ class Saver:
         optimizer: torch.optim.Optimizer,
         *,
         stopping: bool = False,
+        hurried: bool = False,
         resumed: bool = False,
     ) -> None:
-        """Save what is due after `step`. When `stopping`, checkpoint only: an export needs a validation first, and the
-        resumed run (`resumed`) validates and exports. Waits for an earlier save that still writes, not for copies or
-        files. Raises ENGINE_NOT_FINITE, ENGINE_SAVE_FAILED."""
-        exports = self.exports(step) and not stopping
+        """Save what is due after `step`; a run that is `stopping` always saves a checkpoint. One that a signal stops is
+        `hurried` and saves nothing else: an export needs a validation first, and the resumed run (`resumed`) validates
+        and exports. Waits for an earlier save that still writes, not for copies or files. Raises ENGINE_NOT_FINITE,
+        ENGINE_SAVE_FAILED."""
+        exports = self.exports(step) and not hurried
         checkpoints = stopping or (self.ckpt.enable_checkpoint and self.due(step) and not resumed)
         if not (exports or checkpoints):
             self.background.poll()
@@ -97,7 +99,7 @@ class Saver:
         name, parameters = self._name(step), sharded_parameters(model)
         facts, measured = {**self.trainer, "step": step + 1}, self.validation[1] if self.validation[0] == step else {}
         proof = {"trainer_loss": loss, "proof_sample": self.proof_sample[0].record.id if self.proof_sample else None}
-        owed = stopping and (self.exports(step) or self.schedule.validates_after(step))
+        owed = hurried and (self.exports(step) or self.schedule.validates_after(step))
         staging = self.staging
 
         def save() -> None:

@@ -171,12 +171,11 @@ class Trainer(Generic[SpecT]):
         schedule = self.schedule
         return set_learning_rates(self.learner.optimizer, step, schedule.total, schedule.warmup, self.spec.train)
 
-    def save(self, step: int, progress: Progress | Silent, *, stopping: bool, resumed: bool) -> None:
-        """Save what is due after `step`, as `Saver.after_step` does. No checkpoint is ahead of metrics.jsonl."""
-        if stopping or self.saver.due(step):
+    def save(self, step: int, progress: Progress | Silent, **how: bool) -> None:
+        """Save what is due after `step`, `how` as in `Saver.after_step`. No checkpoint is ahead of metrics.jsonl."""
+        if how["stopping"] or self.saver.due(step):
             progress.settle()
-        learner = self.learner
-        self.saver.after_step(step, learner.model, learner.optimizer, stopping=stopping, resumed=resumed)
+        self.saver.after_step(step, self.learner.model, self.learner.optimizer, **how)
 
     def run_to_end(self, run: RunFolder) -> int:
         """Train, save, and prove the best export. Returns 0, or 6 where the run was stopped."""

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -178,6 +179,18 @@ def test_a_damaged_row_counts_as_absent(tmp_path: Path) -> None:
     store.path.write_bytes(content)
     store.look()
     assert store.get(b"k" * 16) is None and store.get(b"l" * 16).tolist() == [1, 1, 1]
+
+
+def test_a_row_is_checked_once_whoever_writes_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = (Vectors(tmp_path, 3, name) for name in "ba")
+    checked: list[bytes] = []
+    monkeypatch.setattr(zlib, "crc32", lambda data, crc=zlib.crc32: (checked.append(bytes(data)), crc(data))[1])
+    for number in range(4):
+        (ours, theirs)[number % 2].append({bytes([number]) * 16: np.full(3, number, np.float32)})
+        checked.clear()
+        ours.look()
+        assert len(checked) == 1
+    assert [ours.get(bytes([number]) * 16)[0] for number in range(4)] == [0, 1, 2, 3]  # type: ignore[index]
 
 
 def test_a_sentence_model_and_fewer_dimensions(world: SimpleNamespace, finished: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from clips import write_clip
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.gaps.curation.augmentation import Augmentation, augment
-from vidqa.gaps.curation.variants import VARIANTS, asks_for_time, countered, mirrored, read_clip, reworded
+from vidqa.gaps.curation.variants import VARIANTS, Clip, asks_for_time, countered, mirrored, open_clip, reworded
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def test_each_variant_is_a_clip_with_its_provenance(annotated: Path, tmp_path: P
     records = load_records(out / "augmented.json")
     assert len(records) == len(rows) == 3 and len({record.id for record in records}) == 3
     assert {record.provenance.origin for record in records if record.provenance} == {"augmented"}
-    frames, _ = read_clip(records[0].media[0].path)
-    assert 19 <= len(frames) <= 20 and rows[0]["curation"]["variant"] == name and rows[0]["curation"]["of"] == "q0"
+    assert 19 <= open_clip(records[0].media[0].path).count <= 20
+    assert rows[0]["curation"]["variant"] == name and rows[0]["curation"]["of"] == "q0"
     assert [record.answer for record in records] == ["Yes.", "no", "Right." if name == "flip" else "Left."]
     assert records[0].question != "Is the door open?" and "Is the door open?" in records[0].question
     assert records[1].question == "Is the door closed?"
@@ -74,8 +74,20 @@ def test_what_moves_moments_is_left_out_where_times_matter(annotated: Path, tmp_
 
 def test_a_flip_turns_pictures_around() -> None:
     frames = np.arange(2 * 4 * 6 * 3, dtype=np.uint8).reshape(2, 4, 6, 3)
-    flipped, fps, _ = VARIANTS["flip"](frames, 8.0, np.random.default_rng(0))
-    assert (flipped == frames[:, :, ::-1]).all() and fps == 8.0
+    flipped, _ = VARIANTS["flip"](Clip(frames, 2, 8.0), np.random.default_rng(0))
+    assert (np.stack([*flipped.frames]) == frames[:, :, ::-1]).all() and flipped.fps == 8.0
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_no_variant_holds_more_than_a_frame_or_leaves_none(name: str) -> None:
+    """A long clip does not fit into memory."""
+    unread = iter(np.arange(3 * 2 * 2 * 3, dtype=np.uint8).reshape(3, 2, 2, 3))
+    clip, _ = VARIANTS[name](Clip(unread, 3, 8.0), np.random.default_rng(0))
+    assert next(iter(clip.frames)).dtype == np.uint8 and len(list(unread)) in (1, 2)
+    only = np.zeros((1, 2, 2, 3), np.uint8)
+    for seed in range(9):
+        clip, _ = VARIANTS[name](Clip(only, 1, 8.0), np.random.default_rng(seed))
+        assert clip.count == len(list(clip.frames)) == 1
 
 
 def test_a_question_that_asks_for_yes_or_no_is_not_told_so_twice() -> None:

@@ -249,8 +249,8 @@ class Vectors:
         folder.mkdir(parents=True, exist_ok=True)
         if self.path.exists():
             os.truncate(self.path, self.path.stat().st_size // self.row.itemsize * self.row.itemsize)
-        self._files: list[np.ndarray] = []
-        self._places: dict[bytes, tuple[int, int]] = {}
+        self._files: dict[Path, np.ndarray] = {}
+        self._places: dict[bytes, tuple[Path, int]] = {}
 
     def append(self, vectors: Mapping[bytes, np.ndarray]) -> None:
         """Add float32 [width] by key; they are on disk when this returns."""
@@ -263,15 +263,18 @@ class Vectors:
             os.fsync(file.fileno())
 
     def look(self) -> None:
-        """Take in what all files hold now; without it `get` knows nothing. Call it while no rank writes."""
-        self._files, self._places = [], {}
-        for number, path in enumerate(sorted(self.folder.glob(f"*{ENDING}"))):
-            count = path.stat().st_size // self.row.itemsize
-            rows = np.memmap(path, self.row, "r", shape=(count,)) if count else np.zeros(0, self.row)
-            self._files.append(rows)
-            for at in range(count):
-                if zlib.crc32(rows["vector"][at].tobytes()) == rows["checksum"][at]:
-                    self._places.setdefault(bytes(rows["key"][at]), (number, at))
+        """Take in what all files hold now; without it `get` knows nothing. A row is checked when it is first seen. Call
+        it while no rank writes."""
+        for path in sorted(self.folder.glob(f"*{ENDING}")):
+            known, count = len(self._files.get(path, ())), path.stat().st_size // self.row.itemsize
+            if count <= known:
+                continue
+            # As a plain array: each row of a memmap would be a memmap of its own.
+            rows = self._files[path] = np.asarray(np.memmap(path, self.row, "r", shape=(count,)))
+            columns = (rows["key"][known:].tolist(), rows["vector"][known:], rows["checksum"][known:].tolist())
+            for at, (key, vector, checksum) in enumerate(zip(*columns, strict=True), known):
+                if zlib.crc32(vector) == checksum:
+                    self._places.setdefault(key, (path, at))
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._places
@@ -280,5 +283,5 @@ class Vectors:
         """float32 [width], or None."""
         if key not in self._places:
             return None
-        number, at = self._places[key]
-        return np.array(self._files[number]["vector"][at])
+        path, at = self._places[key]
+        return np.array(self._files[path]["vector"][at])

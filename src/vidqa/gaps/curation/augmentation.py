@@ -33,7 +33,7 @@ from vidqa.gaps.curation.variants import (
     asks_for_time,
     countered,
     mirrored,
-    read_clip,
+    open_clip,
     reworded,
 )
 from vidqa.gaps.problems import GENERATOR
@@ -107,11 +107,10 @@ def _variant(request: Augmentation, row: Row, record: Record, name: str, draw: n
     variants = (*(request.only or SAFE), *(("flip",) if request.flip else ()))
     suited = [variant for variant in variants if not (keeps_times and variant in CHANGES_TIMES)]
     chosen = str(draw.choice(suited or ["encode"]))
-    frames, fps = read_clip(record.media[0].path)
-    frames, fps, drawn = VARIANTS[chosen](frames, fps, draw)
+    clip, drawn = VARIANTS[chosen](open_clip(record.media[0].path), draw)
     crf = int(draw.integers(18, 31))
     path = (request.out / "videos" / f"{name}-{chosen}.mp4").absolute()
-    write_h264(path, frames, Fraction(fps).limit_denominator(1000), "veryfast", crf, threads=1)
+    write_h264(path, clip.frames, Fraction(clip.fps).limit_denominator(1000), "veryfast", crf, threads=1)
     shown = replace(record.media[0], written=str(path), path=str(path), size=path.stat().st_size, span=None)
     record = replace(record, media=(shown,), video_fps=None)
     if chosen == "flip":

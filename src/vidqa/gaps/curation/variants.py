@@ -1,20 +1,32 @@
 """Variants of a clip under which its answers stay true: other pixels of the same moments. Variants of its question:
 other words, the counterpart with the other answer, the mirror image.
 
-frames, fps, drawn = VARIANTS["speed"](frames, fps, draw)       uint8 [N, H, W, 3]
+clip, drawn = VARIANTS["speed"](open_clip(path), draw)
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
 from vidqa.video.decode import read_frames
 from vidqa.video.probe import probe
 
-Frames = np.ndarray
-Applied = tuple[Frames, float, dict[str, float]]  # frames, their rate, what was drawn
+
+@dataclass(frozen=True)
+class Clip:
+    """`count` frames, uint8 [H, W, 3] and read once, one after the other, of which `fps` are shown a second."""
+
+    frames: Iterable[np.ndarray]
+    count: int
+    fps: float
+
+
+Variant = tuple[Clip, dict[str, float]]  # and what was drawn for it
 # What a yes/no question may begin with, and how it is asked otherwise; {} is the rest without its question mark.
 FORMS = ("{question}", "Answer yes or no: {question}", "Look at the video. {question}", "{question} Answer yes or no.")
 SIDES = {"left": "right", "right": "left", "leftmost": "rightmost", "rightmost": "leftmost"}
@@ -27,48 +39,56 @@ OPPOSITES = (
 )
 
 
-def _shift(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
+def _shift(clip: Clip, draw: np.random.Generator) -> Variant:
     """Begins up to a twentieth of the clip later: the first moments are left out."""
-    start = int(draw.integers(0, max(1, len(frames) // 20) + 1))
-    return frames[start:], fps, {"frames_left_out": start}
+    start = int(draw.integers(0, min(max(1, clip.count // 20), clip.count - 1) + 1))
+    return replace(clip, frames=islice(clip.frames, start, None), count=clip.count - start), {"frames_left_out": start}
 
 
-def _speed(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
+def _speed(clip: Clip, draw: np.random.Generator) -> Variant:
     """0.8 to 1.25 times as fast: the same frames at another rate. How fast or how long something is may differ."""
     factor = float(np.exp(draw.uniform(np.log(0.8), np.log(1.25))))
-    return frames, fps * factor, {"factor": round(factor, 3)}
+    return replace(clip, fps=clip.fps * factor), {"factor": round(factor, 3)}
 
 
-def _crop(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
+def _crop(clip: Clip, draw: np.random.Generator) -> Variant:
     """Takes up to a twentieth of each side away, and what happens there."""
-    tall, wide = frames.shape[1:3]
     top, bottom, left, right = draw.uniform(0, 0.05, 4)
-    rows, columns = slice(int(top * tall), tall - int(bottom * tall)), slice(int(left * wide), wide - int(right * wide))
-    return frames[:, rows, columns], fps, {"share_left": round((1 - top - bottom) * (1 - left - right), 3)}
+
+    def inner(frame: np.ndarray) -> np.ndarray:
+        tall, wide = frame.shape[:2]
+        return frame[int(top * tall) : tall - int(bottom * tall), int(left * wide) : wide - int(right * wide)]
+
+    share = round((1 - top - bottom) * (1 - left - right), 3)
+    return replace(clip, frames=map(inner, clip.frames)), {"share_left": share}
 
 
-def _color(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
+def _color(clip: Clip, draw: np.random.Generator) -> Variant:
     """Lighter or darker, more or less contrast; no hue is changed, so that colors keep their names."""
     gain, lift = draw.uniform(0.85, 1.15), draw.uniform(-12, 12)
-    changed = (frames.astype(np.float32) - 128) * gain + 128 + lift
-    return changed.clip(0, 255).astype(np.uint8), fps, {"gain": round(gain, 3), "lift": round(lift, 1)}
+    levels = ((np.arange(256) - 128) * gain + 128 + lift).clip(0, 255).astype(np.uint8)
+    return replace(clip, frames=map(levels.take, clip.frames)), {"gain": round(gain, 3), "lift": round(lift, 1)}
 
 
-def _noise(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
+def _noise(clip: Clip, draw: np.random.Generator) -> Variant:
     """Noise of a weak sensor."""
     level = float(draw.uniform(2, 8))
-    noise = draw.standard_normal(frames.shape[:3], np.float32)[..., None] * level
-    return (frames + noise).clip(0, 255).astype(np.uint8), fps, {"level": round(level, 1)}
+    (noise,) = draw.spawn(1)  # of its own: frames are changed when they are read
+
+    def noisy(frame: np.ndarray) -> np.ndarray:
+        return (frame + noise.standard_normal((*frame.shape[:2], 1), np.float32) * level).clip(0, 255).astype(np.uint8)
+
+    return replace(clip, frames=map(noisy, clip.frames)), {"level": round(level, 1)}
 
 
-def _as_it_is(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
+def _as_it_is(clip: Clip, draw: np.random.Generator) -> Variant:
     """The encoder alone changes it."""
-    return frames, fps, {}
+    return clip, {}
 
 
-def _flip(frames: Frames, fps: float, draw: np.random.Generator) -> Applied:
+def _flip(clip: Clip, draw: np.random.Generator) -> Variant:
     """Left is right, which is swapped in question and answer, too; text in the picture cannot be read."""
-    return frames[:, :, ::-1], fps, {}
+    return replace(clip, frames=map(np.fliplr, clip.frames)), {}
 
 
 VARIANTS = {
@@ -84,10 +104,11 @@ SAFE = tuple(name for name in VARIANTS if name != "flip")
 CHANGES_TIMES = ("shift", "speed")  # a moment is at another second of the clip
 
 
-def read_clip(path: str) -> tuple[Frames, float]:
-    """uint8 [N, H, W, 3], shown upright, and frames a second. Raises the problems of a video that does not decode."""
+def open_clip(path: str) -> Clip:
+    """The whole of a video, shown upright. Raises the problems of a video that does not decode, also while its frames
+    are read."""
     meta = probe(path)
-    return np.stack(list(read_frames(path, None, range(meta.frame_count)))), meta.source_fps
+    return Clip(read_frames(path, None, range(meta.frame_count)), meta.frame_count, meta.source_fps)
 
 
 def asks_for_time(question: str) -> bool:

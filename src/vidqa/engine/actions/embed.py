@@ -266,13 +266,13 @@ class Vectors:
         """Take in what all files hold now; without it `get` knows nothing. A row is checked when it is first seen. Call
         it while no rank writes."""
         for path in sorted(self.folder.glob(f"*{ENDING}")):
-            known, count = len(self._files.get(path, ())), path.stat().st_size // self.row.itemsize
-            if count <= known:
+            checked, count = len(self._files.get(path, ())), path.stat().st_size // self.row.itemsize
+            if count <= checked:
                 continue
             # As a plain array: each row of a memmap would be a memmap of its own.
             rows = self._files[path] = np.asarray(np.memmap(path, self.row, "r", shape=(count,)))
-            columns = (rows["key"][known:].tolist(), rows["vector"][known:], rows["checksum"][known:].tolist())
-            for at, (key, vector, checksum) in enumerate(zip(*columns, strict=True), known):
+            columns = (rows["key"][checked:].tolist(), rows["vector"][checked:], rows["checksum"][checked:].tolist())
+            for at, (key, vector, checksum) in enumerate(zip(*columns, strict=True), checked):
                 if zlib.crc32(vector) == checksum:
                     self._places.setdefault(key, (path, at))
 

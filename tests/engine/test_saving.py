@@ -207,6 +207,15 @@ def test_a_stop_on_a_step_that_is_due_leaves_the_best_alone(world: SimpleNamespa
     assert facts(run / "best/export.json")["measured"]["val/avg_loss"] == facts(run / "best.json")["value"]
 
 
+def test_a_stopped_run_has_logged_every_step(world: SimpleNamespace) -> None:
+    """Of its last steps the run that goes on knows nothing: with them its mean would be of other steps."""
+    run, over = world.folder / "logged/run", {"logging.log_interval": 3, "validation.enable": False}
+    train_here(spec_of(world, "logged", **over), run, stop_after=4)
+    train_here(spec_of(world, "logged", **over, **{"train.resume": True}), run)
+    means, single = events(run, "train/loss"), events(world.reference, "train/loss")
+    assert set(means) == {3, 4, 6} and means[4] == single[4]
+
+
 def test_what_was_measured_stays_before_what_was_not(world: SimpleNamespace, capsys: pytest.CaptureFixture) -> None:
     """Also when best.json was lost to a kill, and beside what is resumed with other values, which is said."""
     run = copied(world, "unmeasured")

@@ -112,8 +112,8 @@ class Training(Trainer[TrainSpec]):
             if not outcome.is_finite:
                 message = f"loss {outcome.loss}, gradient norm {outcome.grad_norm}"
                 raise ENGINE_NOT_FINITE.error(f"step {step.number + 1}", message)
-            self.meter.step(step.number, outcome, rate, progress)
             stopping = outcome.stop_requested and step.number + 1 < schedule.total
+            self.meter.step(step.number, outcome, rate, progress, is_last=stopping)
             self._conclude(step.number, progress, stopping=stopping)
             if stopping:
                 self.saver.background.finish()

@@ -159,7 +159,8 @@ def flops_of(model: Any, spec: TrainSpec) -> FlopsModel:
 
 
 class Meter:
-    """Reports every `logging.log_interval` steps: the loss and the objective's metrics, times per step."""
+    """Reports every `logging.log_interval` steps, and where a run stops: the loss and the objective's metrics, times
+    per step."""
 
     def __init__(self, spec: TrainSpec, model: Any, schedule: Schedule, world: World) -> None:
         self.interval, self.schedule, self.world = spec.logging.log_interval, schedule, world
@@ -171,8 +172,10 @@ class Meter:
         self.count = self.tokens = self.steps = 0
         self.metrics = defaultdict[str, float](float)
 
-    def step(self, step: int, outcome: StepOutcome, rate: float, progress: Progress | Silent) -> None:
-        """Add the outcome of a step, and log every `logging.log_interval` steps."""
+    def step(
+        self, step: int, outcome: StepOutcome, rate: float, progress: Progress | Silent, *, is_last: bool = False
+    ) -> None:
+        """Add the outcome of a step, and log every `logging.log_interval` steps, and after the last one."""
         works = [workload(unit, self.schedule.data.train) for unit in self.schedule.units(step)]
         self.loss_sum += outcome.loss * outcome.count
         self.count += outcome.count
@@ -184,7 +187,7 @@ class Meter:
         self.seconds += outcome.seconds
         self.waited += outcome.waited
         self.steps += 1
-        if (step + 1) % self.interval and step + 1 != self.schedule.total:
+        if (step + 1) % self.interval and step + 1 != self.schedule.total and not is_last:
             return
         values = {
             "train/loss": self.loss_sum / max(self.count, 1),

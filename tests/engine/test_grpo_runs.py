@@ -34,6 +34,7 @@ from vidqa.data.record import Record, Turn
 from vidqa.engine.families.qwen_vl import VISION_IDS
 from vidqa.engine.model import quantized
 from vidqa.engine.rl import rollout, rollout_model, train
+from vidqa.engine.rl.rollout import Question, Rollouts
 from vidqa.engine.rl.rollout_model import RolloutModel
 from vidqa.engine.training.objectives import PolicyGradient
 from vidqa.evaluation.pages import posters
@@ -163,8 +164,8 @@ def test_completions_of_another_question_end_the_run(
 ) -> None:
     draw = rollout.Rollouts.draw
 
-    def shifted(self: Any, *args: Any) -> Any:
-        groups = draw(self, *args)
+    def shifted(*how: Any, **keys: Any) -> Any:
+        groups = draw(*how, **keys)
         for group, other in zip(groups, [[*each.drawn] for each in [*groups[1:], groups[0]]], strict=True):
             group.drawn = other
         return groups
@@ -315,6 +316,35 @@ def test_validation_says_which_export_is_best(one_world: tuple[Path, Path], tmp_
     assert best["metric"] == "val/accuracy" and f"step_{best['step']}" == best["name"]
     trainer = json.loads((run / "checkpoints/step_4/trainer.json").read_text())
     assert trainer["validation_start"] == {"val/accuracy": events(run, "val/accuracy")[0]}
+
+
+def test_a_validation_holds_the_frames_of_a_few_questions(
+    one_world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they are not in the cache, those of a large set do not fit into memory."""
+    root, questions, held = one_world[1], list[Question](), list[int]()
+    ask, frames = Rollouts.question, Rollouts.frames
+
+    def counted(rollouts: Rollouts, question: Question) -> Any:
+        shown = frames(rollouts, question)
+        held.append(sum(bool(one.ticket) or one.frames is not None for one in questions))
+        return shown
+
+    monkeypatch.setattr(Rollouts, "question", lambda *asked: questions.append(ask(*asked)) or questions[-1])
+    monkeypatch.setattr(Rollouts, "frames", counted)
+    monkeypatch.setattr(rollout, "DECODED_AHEAD", 1)
+    over = {
+        "custom.val_dataset.annotation_path": str(root / "annotations.json"),
+        "custom.val_dataset.media_path": str(root),
+        "validation.enable": True,
+        "validation.val_before_train": True,
+        "train.max_num_steps": 1,
+        "train.train_batch_per_replica": 4,
+        "engine.frame_cache_gb": 0,
+    }
+    run = rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")
+    # Four rows at a time, one behind them that is decoded, and the question of the step.
+    assert events(run, "val/questions") == {0: 10, 1: 10} and max(held) <= 6
 
 
 @pytest.mark.parametrize("on_bad_sample", ["fail", "quarantine"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import pyarrow as pa
 from vidqa.core.files import replacing
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import rank_of, read_rollouts, rollout_file, rollout_files
+from vidqa.engine.answering.prompts import early
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.rl.rollout_model import RolloutModel
 from vidqa.evaluation.rewards import Completion, Reward, Rewards
@@ -27,6 +29,7 @@ from vidqa.planning.samples import Planner, Sample
 
 ORDERS_KEPT = 64  # permutations that are remembered
 CODEC = pa.Codec("zstd")
+DECODED_AHEAD = 32  # questions, of those whose decoding did not begin before
 SHOWN = 4  # frames of a question that its page shows, over all of its media
 
 
@@ -62,12 +65,12 @@ class QuestionStream:
 class Question:
     """A question of a step. `slot` is its position in the stream of questions, which no other has; `sample` is its
     prompt as it is asked here, `prompt_ids` int32 [S]. `frames` are uint8 [n, 3, h, w] of each medium once they are
-    needed, and `problems` say why there are none."""
+    needed, and `problems` say why there are none. Where there is a `ticket`, they are being decoded."""
 
     slot: int
     sample: Sample
     prompt_ids: np.ndarray
-    ticket: list[Any]
+    ticket: list[Any] | None = None
     frames: Sequence[np.ndarray] | None = None
     problems: tuple[Problem, ...] = ()
 
@@ -122,16 +125,29 @@ class Rollouts:
         self.reward_s = 0.0  # seconds of rewards that nothing else hid
 
     def question(self, slot: int, sample: Sample) -> Question:
-        """Decoding of its media begins."""
-        return Question(slot, sample, self.planner.encode(sample).token_ids, self.source.request([sample]))
+        return Question(slot, sample, self.planner.encode(sample).token_ids)
+
+    def decode(self, question: Question) -> Question:
+        """The question, decoding of whose media begins where it has not begun."""
+        if question.ticket is None:
+            question.ticket = self.source.request([question.sample])
+        return question
 
     def draw(
-        self, questions: Sequence[Question], rewards: Rewards, sampling: Sampling, size: int, name: str
+        self,
+        questions: Sequence[Question],
+        rewards: Rewards,
+        sampling: Sampling,
+        size: int,
+        name: str,
+        *,
+        keeps_frames: bool = True,
     ) -> list[Group]:
         """`size` completions of each question, in the order of the questions. Draws are named by `name`, slot and
-        number of the completion. A question whose media cannot be decoded has no completions, but problems. Raises the
-        problems of rewards."""
+        number of the completion. A question whose media cannot be decoded has no completions, but problems. Without
+        `keeps_frames` only those of the questions in progress are held. Raises the problems of rewards."""
         groups = {question.slot: Group(question) for question in questions}
+        left = Counter(dict.fromkeys(groups, size))  # completions of each question that are not there yet
         requests = self._requests(questions, sampling, size, name)
         pending: dict[tuple[int, int], Future[Drawn]] = {}
         with ThreadPoolExecutor(1, "rewards") as rewarding:
@@ -139,6 +155,9 @@ class Rollouts:
                 for result in results:
                     slot, number = map(int, result.id.split("."))
                     question = groups[slot].question
+                    left[slot] -= 1
+                    if not (keeps_frames or left[slot]):
+                        question.frames = None
                     if result.problems:
                         question.problems = result.problems
                     else:
@@ -156,7 +175,8 @@ class Rollouts:
         return list(groups.values())
 
     def _requests(self, questions: Iterable[Question], sampling: Sampling, size: int, name: str) -> Iterable[Request]:
-        for question in sorted(questions, key=lambda question: -question.sample.length):
+        longest_first = sorted(questions, key=lambda question: -question.sample.length)
+        for question in early(map(self.decode, longest_first), DECODED_AHEAD):
             # A group has all but the prompt's last token in common: what is chosen behind that one differs.
             prefix, key = len(question.prompt_ids) - 1, str(question.slot).encode()
             if size == 1:
@@ -180,7 +200,7 @@ class Rollouts:
         """Its media decoded, each uint8 [n, 3, h, w]. Raises the problems of those that cannot be."""
         if question.frames is None:
             started = time.perf_counter()
-            (frames,), problems = self.source.collect(question.ticket)
+            (frames,), problems = self.source.collect(self.decode(question).ticket or [])
             self.waited_s += time.perf_counter() - started
             question.ticket, question.frames, question.problems = [], frames, tuple(problems)
         if question.problems:

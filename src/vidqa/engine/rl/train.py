@@ -208,7 +208,8 @@ class Training(Trainer[GrpoSpec]):
 
     def _prefetch(self, step: int) -> None:
         """Let the videos of a step's questions be decoded."""
-        self.prefetched = self.ask(self.consumed, self.batch) if step < self.schedule.total else []
+        questions = self.ask(self.consumed, self.batch) if step < self.schedule.total else []
+        self.prefetched = [self.rollouts.decode(question) for question in questions]
 
     def ask(self, position: int, count: int) -> list[Question]:
         """This rank's of `count` questions from `position` of the stream on, spread over the ranks by cost."""
@@ -246,9 +247,9 @@ class Training(Trainer[GrpoSpec]):
                 break
         return groups, dropped
 
-    def _draw(self, phase: str, questions: Sequence[Question], *how: Any) -> list[Group]:
-        """The groups of questions whose media could be decoded; `how` as in `Rollouts.draw`."""
-        groups = self.meter.timed(phase, lambda: self.rollouts.draw(questions, *how))
+    def _draw(self, phase: str, questions: Sequence[Question], *how: Any, keeps_frames: bool = True) -> list[Group]:
+        """The groups of questions whose media could be decoded; the others as in `Rollouts.draw`."""
+        groups = self.meter.timed(phase, lambda: self.rollouts.draw(questions, *how, keeps_frames=keeps_frames))
         self.bad_samples.report([problem for group in groups for problem in group.question.problems])
         return [group for group in groups if group.drawn]
 
@@ -298,7 +299,8 @@ class Training(Trainer[GrpoSpec]):
         sampling = Sampling(longest, temperature=valid.temperature, seed=self.spec.rollout.seed)
         mine = split_indices(held, self.world.size)[self.world.rank]
         questions = [self.rollouts.question(place, held[place]) for place in mine]
-        drawn = self._draw("validation", questions, self.held_rewards, sampling, valid.n_generation, "validation")
+        how = (self.held_rewards, sampling, valid.n_generation, "validation")
+        drawn = self._draw("validation", questions, *how, keeps_frames=False)  # of a set that may be large
         return self.meter.validation_values(drawn, self.rollouts)
 
     def _conclude(

@@ -17,7 +17,7 @@ from tiny_world import run_engine
 from demo.clips import pool_clips, selection_clips, train_clips
 from vidqa.gaps.curation.embeddings import Table
 from vidqa.gaps.deft import runner
-from vidqa.gaps.deft.loop import Loop, Step
+from vidqa.gaps.deft.loop import Loop, PendingStage
 from vidqa.gaps.deft.state import Cost, Where
 from vidqa.spec import dump, load
 from vidqa.spec.keys import with_values
@@ -56,9 +56,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mined(monkeypatch: pytest.MonkeyPatch, loop: Loop) -> Engine:
     jobs = Engine(lacks_diagonals)
     monkeypatch.setattr(runner, "job", jobs)
-    while isinstance(step := loop.next(), Step) and step.pending.stage.name != "mine":
+    while isinstance(step := loop.next(), PendingStage) and step.stage.name != "mine":
         pass
-    assert isinstance(step, Step)
+    assert isinstance(step, PendingStage)
     return jobs
 
 

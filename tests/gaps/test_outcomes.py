@@ -17,7 +17,7 @@ from vidqa.core.problem import Exit, ProblemError
 from vidqa.evaluation.metrics import score
 from vidqa.gaps.deft import runner
 from vidqa.gaps.deft.commands import LoopConfig, create, go_on
-from vidqa.gaps.deft.loop import Loop, Step
+from vidqa.gaps.deft.loop import Loop, PendingStage
 from vidqa.gaps.deft.report import write_report
 from vidqa.gaps.deft.state import Ending
 from vidqa.spec import Layer, dump, resolve
@@ -167,7 +167,7 @@ def test_a_pool_without_anything_like_the_gaps_ends_the_loop(
 def test_a_damaged_gap_table_is_a_gate_and_no_end(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
     loop = begun(world, tmp_path)
     monkeypatch.setattr(runner, "job", Jobs(lacks_diagonals))
-    while not (isinstance(step := loop.next(), Step) and step.pending.stage.name == "audit"):
+    while not (isinstance(step := loop.next(), PendingStage) and step.stage.name == "audit"):
         pass
     (loop.folder / "round_1/gaps.parquet").write_text("no table")
     with pytest.raises(ProblemError, match="CURATION_INPUT"):
@@ -269,7 +269,7 @@ def test_random_samples_of_a_pool_without_answers_are_refused(world: Path, tmp_p
 def test_a_pool_may_be_an_annotation_file(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
     loop = begun(world, tmp_path, "words.mine=--per-gap 1", pool=world / "pool/annotations.json")
     monkeypatch.setattr(runner, "job", Jobs(lacks_diagonals))
-    while not (isinstance(step := loop.next(), Step) and step.pending.stage.name == "assemble"):
+    while not (isinstance(step := loop.next(), PendingStage) and step.stage.name == "assemble"):
         pass
     rows = json.loads((loop.folder / "round_1/mined/mined.json").read_text())
     assert rows and all(row["video"].startswith(str(world / "pool/videos")) for row in rows)

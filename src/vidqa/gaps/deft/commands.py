@@ -28,7 +28,7 @@ from vidqa.gaps.deft.context import (
     annotations_in,
     is_labelled,
 )
-from vidqa.gaps.deft.loop import Log, Loop, PendingStage, Step, locked_folder, write_state
+from vidqa.gaps.deft.loop import Log, Loop, PendingStage, locked_folder, write_state
 from vidqa.gaps.deft.report import write_report
 from vidqa.gaps.deft.stages import ROUND
 from vidqa.gaps.deft.state import Ending, Sets, Settings, Stop, Where, fold
@@ -234,8 +234,8 @@ def go_on(folder: Path, answers: Path | None = None, labels: Path | None = None,
         try:
             while True:
                 step = loop.next()
-                sentences.append(step.sentence)
-                if isinstance(step, Ending) or step.pending.stage.name in MEASURED:
+                sentences.append(loop.log.events[-1]["sentence"])  # of the stage, or of the ending
+                if isinstance(step, Ending) or step.stage.name in MEASURED:
                     write_report(loop)
                 if isinstance(step, Ending) or once:
                     break
@@ -244,8 +244,8 @@ def go_on(folder: Path, answers: Path | None = None, labels: Path | None = None,
             result.problems = [*result.problems, *error.problems, *_report_problems(loop, error.problems)]
             return result
     data: dict[str, object] = {"sentences": sentences}  # of the stages of this call, in order
-    if isinstance(step, Step):
-        data |= {"stage": step.pending.stage.name, "round": step.pending.context.number}
+    if isinstance(step, PendingStage):
+        data |= {"stage": step.stage.name, "round": step.context.number}
     return _result(loop, "\n".join(sentences), data)
 
 

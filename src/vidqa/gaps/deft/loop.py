@@ -28,7 +28,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.gaps.deft.acceptance import after_round, budget
 from vidqa.gaps.deft.context import LOCK, LOG, STATE, StageContext, StageResult, fingerprint
 from vidqa.gaps.deft.stages import EVALUATE, KPI, TEST, Stage, stages_of
-from vidqa.gaps.deft.state import Ending, Event, LoopState, Output, RoundState, StageState, fold, take
+from vidqa.gaps.deft.state import Ending, Event, LoopState, RoundState, fold, take
 from vidqa.gaps.problems import DEFT_BUSY, DEFT_FOLDER, DEFT_GATE, DEFT_LOG_BROKEN
 
 TRAININGS = ("train", "control train")  # not started once the budget is spent
@@ -104,14 +104,6 @@ class PendingStage:
     def shown(self) -> str:
         when = "after the last round" if self.context.number is None else f"round {self.context.number}"
         return f"{when}, {self.stage.name}: {self.stage.does}"
-
-
-@dataclass(frozen=True)
-class Step:
-    """A stage that has run."""
-
-    pending: PendingStage
-    sentence: str
 
 
 class Loop:
@@ -196,8 +188,8 @@ class Loop:
             return self._stage(None, TEST)
         return ending
 
-    def next(self) -> Step | Ending:
-        """Run the pending stage; or say why the loop has ended, or what it waits for.
+    def next(self) -> PendingStage | Ending:
+        """Run the pending stage, and return it; or say why the loop has ended, or what it waits for.
 
         Raises ProblemError with the problems of the stage. The loop then waits, and comes back to this stage.
         """
@@ -220,20 +212,23 @@ class Loop:
             self._end(ending)
             return ending
         self._finish(pending, result, time.monotonic() - started)
-        return Step(pending, result.sentence)
+        return pending
 
     def _finish(self, pending: PendingStage, result: StageResult, seconds: float) -> None:
-        outputs = {name: Output(path=str(path), fingerprint=fingerprint(path)) for name, path in result.outputs.items()}
-        stage_state = StageState(
-            inputs=pending.inputs,
-            outputs=outputs,
-            facts=result.facts,
-            cost=result.cost,
-            sentence=result.sentence,
-            stop=result.stop,
-        )
-        place = {"round": pending.context.number, "stage": pending.stage.name, "seconds": round(seconds, 2)}
-        self.write({"event": "finished", **place, **stage_state.model_dump(mode="json")})
+        paths = result.outputs.items()
+        event = {
+            "event": "finished",
+            "round": pending.context.number,
+            "stage": pending.stage.name,
+            "seconds": round(seconds, 2),
+            "inputs": pending.inputs,
+            "outputs": {name: {"path": str(path), "fingerprint": fingerprint(path)} for name, path in paths},
+            "facts": result.facts,
+            "cost": result.cost.model_dump(),
+            "sentence": result.sentence,
+            "stop": result.stop,
+        }
+        self.write(event)
         note(result.sentence)
 
     def _end(self, ending: Ending) -> None:

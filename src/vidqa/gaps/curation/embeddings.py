@@ -41,20 +41,7 @@ def table_of(texts: Mapping[str, Sequence[str | None]], media: Vectors, text: Ve
     """Rows of these texts and vectors, None where there is none."""
     import pyarrow as pa
 
-    arrays = {name: pa.array(values, pa.string()) for name, values in texts.items()}
-    arrays |= dict(zip(VECTORS, (_column(media), _column(text)), strict=True))
-    return pa.Table.from_arrays([arrays[name] for name in columns.names], schema=columns)
-
-
-def _column(vectors: Vectors) -> pa.Array:
-    """Lists of float32, without a Python number for each of them."""
-    import pyarrow as pa
-
-    there = np.array([vector is not None for vector in vectors], bool)
-    present = [np.asarray(vector, np.float32) for vector in vectors if vector is not None]
-    offsets = np.concatenate([[0], np.cumsum(np.where(there, len(present[0]) if present else 0, 0))]).astype(np.int32)
-    flat = np.concatenate(present) if present else np.zeros(0, np.float32)
-    return pa.ListArray.from_arrays(offsets, pa.array(flat), mask=pa.array(~there))
+    return pa.Table.from_pydict({**texts, **dict(zip(VECTORS, (media, text), strict=True))}, schema=columns)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Reading answers: responses as models write them, inputs that no model should write, and what a question allows."""
 
 import time
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -193,6 +194,11 @@ def test_number(response, expected, answer):
 
 def test_a_unit_named_by_the_question_may_be_said():
     assert parse_answer("12 seconds", "How many seconds does it wait?", expected="12").answer == "12"
+
+
+def test_a_power_with_many_decimals_is_read_exactly():
+    base = "0.1234567890123456789012345678"
+    assert Fraction(parse_answer(f"{base}^30", expected="3").answer) == Fraction(base) ** 30
 
 
 @pytest.mark.parametrize("response", ["3 or 4", "3-4", "between 3 and 4", "the 3rd one", "many", "at 12:30"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from decimal import Context, Decimal, Inexact, localcontext
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
@@ -46,6 +47,7 @@ _ALIASES = {
     "pounds": "lb lbs pound",
     "litres": "liter liters litre",
 }
+MOST_DIGITS = 2000  # of a number: more than a power of a written one has
 UNITS = {alias: unit for unit, aliases in _ALIASES.items() for alias in (unit, *aliases.split())}
 _COMPOUND = (
     (re.compile(r"\b(?:km|kilomet(?:er|re)s?)\s*(?:per|an|/)\s*(?:hour|hr|h)\b", re.IGNORECASE), "km/h"),
@@ -229,16 +231,11 @@ def _unit(text: str, end: int, is_word: bool) -> tuple[str | None, int]:
 
 def _canonical(value: Fraction) -> str:
     """The shortest decimal, or the fraction where there is none."""
-    below = value.denominator
-    for prime in (2, 5):
-        while below % prime == 0:
-            below //= prime
-    if below != 1:
-        return f"{value.numerator}/{value.denominator}"
-    places = next(places for places in range(400) if 10**places % value.denominator == 0)
-    digits = str(abs(value.numerator) * 10**places // value.denominator).rjust(places + 1, "0")
-    whole = f"{digits[:-places]}.{digits[-places:]}" if places else digits
-    return f"-{whole}" if value < 0 else whole
+    with localcontext(Context(prec=MOST_DIGITS, traps=[Inexact])):
+        try:
+            return format(Decimal(value.numerator) / value.denominator, "f")
+        except Inexact:
+            return f"{value.numerator}/{value.denominator}"
 
 
 def _foreign(unit: str, units: frozenset[str]) -> str:

@@ -26,7 +26,7 @@ from vidqa.core.problem import Problem
 from vidqa.evaluation.cosmos_protocol import PROTOCOL, protocol_answer, protocol_correct, protocol_scores, reasoning_of
 from vidqa.evaluation.metrics import score
 from vidqa.evaluation.problems import RESULTS_FORMAT
-from vidqa.evaluation.results import Item, judged, read_results
+from vidqa.evaluation.results import Item, dotted, judged, read_results
 from vidqa.jobs import api
 from vidqa.jobs.resources import Resources
 from vidqa.preflight import launch_gate
@@ -123,7 +123,7 @@ def _configured(config: Path | None) -> tuple[dict[str, Any], list[Problem]]:
     """The keys of a configuration file by their dotted names, and warnings about those without a meaning here."""
     if config is None:
         return {}, []
-    table, problems = _flat(read_layer(config).table), list[Problem]()
+    table, problems = dotted(read_layer(config).table), list[Problem]()
     datasets = table.get("datasets", [])
     if not isinstance(datasets, list) or not all(isinstance(name, str) for name in datasets):
         raise BENCHMARK_CONFIG.error(f"{config} datasets", f"{datasets!r:.100} is no list of names")
@@ -135,14 +135,7 @@ def _configured(config: Path | None) -> tuple[dict[str, Any], list[Problem]]:
         table["vision.fps"] = table.pop("evaluation.fps")
     for name in ("model.tokenizer_model_name", "evaluation.num_processes"):
         table.pop(name, None)
-    return {name: value for name, value in table.items() if value is not None}, problems
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in table.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
+    return {name: value for name, value in table.items() if value not in (None, {})}, problems
 
 
 @dataclass

@@ -343,7 +343,7 @@ def compare_recipes(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     Everything in a recipe counts (frame plan, prompt, generation settings, data, answer rules) except the top-level
     keys in FREE.
     """
-    ours, theirs = _leaves(a), _leaves(b)
+    ours, theirs = dotted(a), dotted(b)
     return [
         f"{key}: {_shown(ours, key)} -> {_shown(theirs, key)}"
         for key in sorted(ours.keys() | theirs.keys())
@@ -351,11 +351,12 @@ def compare_recipes(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     ]
 
 
-def _leaves(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def dotted(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of tables in tables by dotted path; an empty table is a value, and a tuple a list."""
     leaves: dict[str, Any] = {}
-    for key, inner in value.items():
+    for key, inner in tables.items():
         if isinstance(inner, dict) and inner:
-            leaves |= _leaves(inner, f"{prefix}{key}.")
+            leaves |= dotted(inner, f"{prefix}{key}.")
         else:
             leaves[f"{prefix}{key}"] = list(inner) if isinstance(inner, tuple) else inner
     return leaves

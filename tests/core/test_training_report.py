@@ -108,7 +108,7 @@ def test_the_page_says_how_it_went(tmp_path: Path) -> None:
         "0.0333at first 2.0000",
         "0.5000least, after step 40; at the end 0.7000",
         "12,000median, over 4 processes; MFU 41.0 %",
-        "2 smedian; 2 min 0 s in all",
+        "2 smedian; 2 min in all",
         "63.2 GiB",
         "404.00 % of 1,000",
         "rank 16, alpha 32, on q_proj",

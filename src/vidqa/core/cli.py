@@ -203,6 +203,14 @@ def size_text(size: int) -> str:
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.2f} MB"
 
 
+def duration_text(seconds: float) -> str:
+    """As "2 h 5 min", "3 min" or "12 s"."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+
+
 def note(message: str) -> None:
     """Progress for a person; never on stdout, which belongs to the result."""
     print(_shown(message), file=sys.stderr, flush=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vidqa.core import actions
+from vidqa.core.cli import duration_text
 
 Facts = dict[str, Any]
 Line = tuple[str, str]
@@ -59,7 +60,7 @@ def _answers(facts: Facts) -> Iterator[Line]:
 def _media(facts: Facts) -> Iterator[Line]:
     if "media_files" not in facts:
         return
-    text = f"{facts['media_files']:,} files, {_duration(facts['video_seconds'])} of video"
+    text = f"{facts['media_files']:,} files, {duration_text(facts['video_seconds'])} of video"
     if "media_decoded" in facts:
         before = f" ({facts['media_reused']:,} of them before)" if facts["media_reused"] else ""
         text += f"; {facts['media_decoded']:,} decoded{before}"
@@ -129,25 +130,26 @@ def _methods(facts: Facts) -> Iterator[Line]:
 def _time(facts: Facts) -> Iterator[Line]:
     time = facts.get("time") or {}
     if "hours" in time:
-        took = f"about {_duration(3600 * time['hours'])}, {_duration(time['start_s'])} of it the start"
+        took = f"about {duration_text(3600 * time['hours'])}, {duration_text(time['start_s'])} of it the start"
         if "step_s" in time:
             yield (
                 "seconds a step",
                 f"about {time['step_s']:.1f}: {time['rollout_s']:.1f} to draw completions of {time['answer_tokens']:,} "
                 f"tokens, {time['update_s']:.1f} to learn from them",
             )
-        took += f", {_duration(3600 * time['memory_hours'])} for memory" if time.get("memory_hours") else ""
+        took += f", {duration_text(3600 * time['memory_hours'])} for memory" if time.get("memory_hours") else ""
         reached = f"{time['mfu']:.0%} of the peak of {time['gpu']} ({time['mfu_is']})"
         yield "time", f"{took}; {time['gpu_hours']:.2f} GPU hours, at {reached}"
     if "reading_s" in time:
-        took = f"about {_duration(time['start_s'] + time['reading_s'])} with the start to read the prompts"
-        most = f"at most {_duration(time['writing_s_at_most'])} more, if every answer has {time['max_tokens']:,} tokens"
+        took = f"about {duration_text(time['start_s'] + time['reading_s'])} with the start to read the prompts"
+        writing = duration_text(time["writing_s_at_most"])
+        most = f"at most {writing} more, if every answer has {time['max_tokens']:,} tokens"
         again = time["again_s_at_most"]
-        most += f", and {_duration(again)} for attempts after empty answers" if again else ""
+        most += f", and {duration_text(again)} for attempts after empty answers" if again else ""
         yield "time", f"{took}, {most}; on {time['gpu']}"
     if "decode_core_hours" in time:
         times = "every epoch" if time["decoded_again_every_epoch"] else "once"
-        yield "decoding", f"about {_duration(3600 * time['decode_core_hours'])} of one core, {times}"
+        yield "decoding", f"about {duration_text(3600 * time['decode_core_hours'])} of one core, {times}"
 
 
 def _disk(facts: Facts) -> Iterator[Line]:
@@ -170,14 +172,6 @@ def _hardware(facts: Facts) -> Iterator[Line]:
         yield "GPUs", f"{facts.get('gpus', '')} {kinds}".strip()
     if "processes" in facts:
         yield "processes", f"{facts['processes']}, on {facts['cores']} cores"
-
-
-def _duration(seconds: float) -> str:
-    """As "2 h 5 min", "3 min" or "12 s"."""
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
 
 
 def _bytes(count: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from vidqa.core.cli import duration_text
 from vidqa.core.problem import ProblemError
 
 TEMPLATES = Path(__file__).parents[2]  # each lies beside the code that fills it, and extends core/pages/page.html.j2
@@ -18,7 +19,7 @@ TEMPLATES = Path(__file__).parents[2]  # each lies beside the code that fills it
 
 def page(template: str, *, title: str, filters: Mapping[str, Callable[..., str]] | None = None, **values: Any) -> str:
     """The page of a template, such as "core/pages/training.html.j2"; every value is escaped. The filters
-    number, percent and sha256 are there in any case."""
+    number, percent, duration and sha256 are there in any case."""
     html = _template(template, tuple((filters or {}).items())).render(title=title, **values)
     return html.encode("utf-8", "replace").decode() + "\n"  # half of a surrogate pair, which no file can hold
 
@@ -32,7 +33,9 @@ def _template(name: str, filters: tuple[tuple[str, Callable[..., str]], ...]) ->
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, percent=_unbroken_percent, sha256=_sha256, **dict(filters))
+    environment.filters.update(
+        number=number, percent=_unbroken_percent, duration=duration_text, sha256=_sha256, **dict(filters)
+    )
     return environment.get_template(name)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from vidqa.core.cli import note
+from vidqa.core.cli import duration_text, note
 from vidqa.core.environment import redacted
 from vidqa.core.files import write_text
 from vidqa.core.pages.page import card_images, page, percent
@@ -268,8 +268,7 @@ def _spent(training: Training) -> str:
     seconds, before = 0.0, 0.0
     for step, mean in training.points("perf/step_s"):
         seconds, before = seconds + mean * max(step - before, 0), step
-    hours, rest = divmod(int(seconds), 3600)
-    return f"{hours} h {rest // 60} min in all" if hours else f"{rest // 60} min {rest % 60} s in all"
+    return f"{duration_text(seconds)} in all"
 
 
 def _ranks(training: Training) -> int:

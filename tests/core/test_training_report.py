@@ -130,6 +130,13 @@ def test_the_page_says_how_it_went(tmp_path: Path) -> None:
     assert len(marks) == 3
 
 
+@pytest.mark.parametrize("divergence", [0.0, 0.02])
+def test_a_divergence_that_no_reference_measured_is_not_drawn_as_zero(tmp_path: Path, divergence: float) -> None:
+    run = make_run(tmp_path / "run", steps=1)
+    run.log_metrics(2, {"rollout/reward": 0.5, "train/kl": divergence}, 1000.0)
+    assert ("Divergence from the start" in page_of(run).text) == (divergence > 0)
+
+
 def test_printed_pages_are_dark_on_white(tmp_path: Path) -> None:
     style = report(read_training(make_run(tmp_path / "run", steps=1).path))
     assert "@media screen and (prefers-color-scheme: dark)" in style and "@media (prefers-color-scheme" not in style

@@ -31,6 +31,7 @@ CHARTS = (
     Chart("Share of the GPUs' peak (MFU), %", (("MFU", "perf/mfu"),), "percent"),
     Chart("GPU memory, highest so far, GiB", (("memory", "perf/memory_gib"),)),
 )
+DIVERGENCE = Chart("Divergence from the start (KL), nats a token", (("KL", "train/kl"),))
 POLICY_CHARTS = (
     Chart(
         "Groups whose completions are all alike",
@@ -39,7 +40,6 @@ POLICY_CHARTS = (
     Chart("Tokens of a completion", (("mean", "rollout/length"), ("longest", "rollout/length_max"))),
     Chart("Completions that were cut off, %", (("share", "rollout/truncated"),), "percent"),
     Chart("Entropy, nats a token", (("entropy", "train/entropy"),)),
-    Chart("Divergence from the start (KL), nats a token", (("KL", "train/kl"),)),
     Chart("Probability ratio", (("mean", "train/ratio"), ("largest change", "train/ratio_difference_max"))),
     Chart("Clipped tokens, %", (("below", "train/clip_low"), ("above", "train/clip_high")), "percent"),
     Chart(
@@ -101,6 +101,7 @@ def _policy_charts(training: Training) -> list[Chart]:
     return [
         *(Chart(f"Reward: {name}", ((name, f"reward/{name}"),)) for name in parts),
         *POLICY_CHARTS,
+        *([DIVERGENCE] if any(value for _, value in training.points("train/kl")) else []),  # 0 without a reference
         Chart("Seconds of the other parts of a step", (rewards, log_probabilities, waiting), "capped"),
         Chart("Loss of the policy", (("loss", "train/loss"),), "free"),
     ]

@@ -105,9 +105,8 @@ def test_what_is_like_the_gaps_is_mined_and_a_better_model_is_kept(
     told = json.loads((loop.folder / "report.json").read_text())["rounds"][1]
     assert told["accepted"] and told["by_kind"]["diagonal"]["accuracy"] == 1.0 and "Accepted" in told["why"]
     page = (loop.folder / "report.html").read_text()
-    assert page.count("<img") >= 4 * min(12, len(mined)) and "0.00 h" not in page, (
-        "times of any length have a unit that fits"
-    )
+    assert page.count("<img") >= 4 * min(12, len(mined)) and "0.00 h" not in page
+    assert '<div class="q">Which way' in page, "no empty line where the tag of the video was"
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ BROAD_EXCEPTS = {
     "engine/progress.py _carried_out": "each tracker has exceptions of its own, and none may end a training",
 }
 PREFIXES = {
-    "core": {"ENV", "INTERNAL", "INTERRUPTED", "LOCK", "REMOVAL", "SPEC", "USAGE"},
+    "core": {"ENV", "INTERNAL", "INTERRUPTED", "JOB", "LOCK", "REMOVAL", "SPEC", "USAGE"},
     "video": {"IMAGE", "MEDIA", "VIDEO"},
     "data": {"DATA", "HUB", "OUTPUT", "STORAGE"},
     "families": {"CHAT", "MODEL"},
@@ -80,12 +80,12 @@ PREFIXES = {
     "evaluation": {"COMPARISON", "METRIC", "POSTER", "RESULTS", "REWARD"},
     "datatools": {"DATATOOLS"},
     "jobs": {"EXPORT", "JOB", "PLATFORM"},
-    "preflight": {"BUDGET", "DATA", "ENV", "MODEL", "PAIR"},
+    "preflight": {"BUDGET", "DATA", "ENV", "MODEL"},
     "serving": {"SERVE"},
     "automl": {"AUTOML", "STUDY"},
     "gaps": {"CURATION", "DEFT", "GAPS"},
     "benchmark": {"BENCHMARK"},
-    "engine": {"CACHE", "ENGINE"},
+    "engine": {"ENGINE"},
 }
 VAGUE = ("utils", "util", "helper", "manager", "misc", "common")
 

@@ -40,7 +40,7 @@ def test_a_validation_that_measures_nothing_is_no_loss_of_nan(tmp_path: Path) ->
     held = {"custom.val_dataset.annotation_path": str(root / "held.json"), "custom.val_dataset.media_path": str(root)}
     over = {"validation.enable": True, "validation.val_before_train": True, "engine.on_bad_sample": "quarantine"}
     spec = tiny_spec(tmp_path, model, root, {**held, **over, "engine.frame_cache_dir": str(tmp_path / "cache")})
-    with pytest.raises(ProblemError, match="ENGINE_NO_SAMPLES at validation"):
+    with pytest.raises(ProblemError, match="DATA_EMPTY at validation"):
         train_here(spec, tmp_path / "run")
     assert (tmp_path / "run/quarantine.json").exists()
 

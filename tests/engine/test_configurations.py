@@ -61,6 +61,6 @@ def test_nested_json_is_a_problem(model: Path) -> None:
     try:
         (model / "config.json").write_text(f'{usual.rstrip()[:-1]}, "deep": {"[" * 20_000}{"]" * 20_000}}}')
         read = refusal(lambda: family_of(model).sizes_of(model))
-        assert "MODEL_FILE_MISSING" in read and refusal(lambda: meta_model(model)) == read
+        assert "MODEL_BROKEN" in read and refusal(lambda: meta_model(model)) == read
     finally:
         (model / "config.json").write_text(usual)

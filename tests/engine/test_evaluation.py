@@ -244,9 +244,7 @@ def test_saved_answers_with_other_fields_are_named(tmp_path: Path, change: dict[
     with pytest.raises(ProblemError) as stopped:
         saved.read()
     (problem,) = stopped.value.problems
-    assert (
-        problem.code == "ENGINE_ANSWERS_UNREADABLE" and problem.where == f"{saved.path}:3" and named in problem.message
-    )
+    assert problem.code == "RESUME_MISMATCH" and problem.where == f"{saved.path}:3" and named in problem.message
 
 
 def _saved(run_dir: Path) -> list[dict[str, Any]]:

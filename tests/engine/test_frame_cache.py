@@ -159,7 +159,7 @@ def test_many_processes_read_write_and_evict_while_some_are_killed(tmp_path):
 
 def test_a_disk_that_refuses_is_a_warning_once_and_the_run_goes_on(tmp_path):
     out = forked.run([sys.executable, cache_processes.__file__, "full", tmp_path], timeout=300)
-    assert out.stdout == "CACHE_UNUSABLE warning None (4, 3, 32, 32) None\n", out.stderr
+    assert out.stdout == "ENV_FILE_REFUSED warning None (4, 3, 32, 32) None\n", out.stderr
     assert len(list(tmp_path.glob("*/*"))) == 1  # nothing half-written is left
 
 
@@ -167,7 +167,7 @@ def test_a_folder_that_cannot_be_made_is_a_problem(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ProblemError) as caught:
         FrameCache(tmp_path / "file" / "cache", 1 << 20)
-    assert caught.value.problems[0].code == "CACHE_UNUSABLE"
+    assert caught.value.problems[0].code == "ENV_FILE_REFUSED"
 
 
 def test_what_killed_processes_left_is_removed(tmp_path):

@@ -228,7 +228,7 @@ def test_a_cache_that_cannot_be_written_ends_the_run_and_does_not_hang_it(
     cache = FrameCache(tmp_path, 1 << 30)
     source, sample = source_over(pool, cache), world.samples[0]
     (tmp_path / str(cache.key(pool_request(sample)))[:2]).touch()  # a file where the entry's folder has to be
-    with pytest.raises(ProblemError, match="CACHE_UNUSABLE"), load(world, [[0]], source) as batches:
+    with pytest.raises(ProblemError, match="ENV_FILE_REFUSED"), load(world, [[0]], source) as batches:
         next(batches)
     assert nothing_stays_behind(source)
 

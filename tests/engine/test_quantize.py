@@ -109,7 +109,7 @@ def test_a_scheme_is_written_smaller_and_loads_as_it_was(
 
 def test_awq_is_a_method_of_weights_in_4_bits(world: SimpleNamespace, tmp_path: Path, monkeypatch: Any) -> None:
     """Its library pins memory, which takes a GPU: without one it is refused; here it does not pin."""
-    with pytest.raises(ProblemError, match="ENGINE_QUANTIZE_AWQ"):
+    with pytest.raises(ProblemError, match="ENV_GPU_UNFIT"):
         recipe.compress(None, None, spec_of(world, "W4A16", tmp_path, quantize__method="awq").quantize, tmp_path, [])
     monkeypatch.setattr(recipe, "torch", SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True)))
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)

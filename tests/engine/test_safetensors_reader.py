@@ -56,7 +56,7 @@ def test_a_file_that_was_cut_short_is_named(tmp_path: Path, tensors: dict[str, t
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(ProblemError) as refused:
         stored_tensors(tmp_path)
-    assert [(p.code, p.where) for p in refused.value.problems] == [("MODEL_FILE_MISSING", str(path))]
+    assert [(p.code, p.where) for p in refused.value.problems] == [("MODEL_BROKEN", str(path))]
 
 
 def test_a_folder_without_weights(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_templates_are_found_where_transformers_writes_them(model_folder: Path, 
         folder = tmp_path / name
         shutil.copytree(model_folder, folder)
         (folder / "chat_template.jinja").unlink()
-        with pytest.raises(ProblemError, match="MODEL_FILE_MISSING"):
+        with pytest.raises(ProblemError, match="MODEL_BROKEN"):
             load_chat(folder)
         (folder / name).write_text(json.dumps(content))
         assert load_chat(folder).encode(asked("Why?", "So"), []).token_ids.tolist() == expected
@@ -235,7 +235,7 @@ def test_missing_and_broken_model_files(model_folder: Path, tmp_path: Path, name
     shutil.copytree(model_folder, folder)
     for content in (None, "{", "{}"):
         (folder / name).unlink() if content is None else (folder / name).write_text(content)
-        with pytest.raises(ProblemError, match=r"MODEL_(FILE_MISSING|UNSUPPORTED)"):
+        with pytest.raises(ProblemError, match=r"MODEL_(BROKEN|UNSUPPORTED)"):
             load_chat(folder)
 
 
@@ -257,7 +257,7 @@ def test_tokenizers_of_another_shape(model_folder: Path, tmp_path: Path, name: s
     (folder / name).write_text(json.dumps({**json.loads((folder / name).read_text()), **change}))
     with pytest.raises(ProblemError) as raised:
         load_chat(folder)
-    assert code_of(raised) == "MODEL_FILE_MISSING" and raised.value.problems[0].where == str(folder / name)
+    assert code_of(raised) == "MODEL_BROKEN" and raised.value.problems[0].where == str(folder / name)
 
 
 @pytest.mark.parametrize(

@@ -121,9 +121,9 @@ def test_settings_that_this_program_does_not_compute_are_refused(tmp_path, video
     ("name", "change", "code"),
     [
         ("processor_config.json", {"video_processor": 3}, "MODEL_UNSUPPORTED"),
-        ("processor_config.json", {}, "MODEL_FILE_MISSING"),
-        ("processor_config.json", [], "MODEL_FILE_MISSING"),
-        ("other.json", {}, "MODEL_FILE_MISSING"),
+        ("processor_config.json", {}, "MODEL_BROKEN"),
+        ("processor_config.json", [], "MODEL_BROKEN"),
+        ("other.json", {}, "MODEL_BROKEN"),
     ],
 )
 def test_folders_that_cannot_be_used(tmp_path, name, change, code):
@@ -327,7 +327,7 @@ def test_the_ranks_of_an_adapter_are_those_of_its_matrices(tmp_path):
     check_adapter(adapter_folder(tmp_path, 2, r=4, rank_pattern={"a": 2}))
     check_adapter(adapter_folder(tmp_path, 8))  # PEFT's own default
     for rank, config, code in (
-        (4, {"r": 8}, "MODEL_FILE_MISSING"),
+        (4, {"r": 8}, "MODEL_BROKEN"),
         (4, {"r": 10**7}, "MODEL_UNSUPPORTED"),
         (4, {"r": None}, "MODEL_UNSUPPORTED"),
         (4, {"r": 4, "rank_pattern": {"a": "4"}}, "MODEL_UNSUPPORTED"),

@@ -57,8 +57,8 @@ def test_a_header_that_describes_no_tensors_is_a_problem(tmp_path, header):
     for read in (lambda: read_header(path), lambda: parameters_by_name(tmp_path), lambda: weight_bytes(tmp_path)):
         with pytest.raises(ProblemError) as stopped:
             read()
-        assert [(p.code, p.where) for p in stopped.value.problems] == [("MODEL_FILE_MISSING", str(path))]
-    assert [problem.code for problem in check_weights(tmp_path)] == ["MODEL_FILE_MISSING"]
+        assert [(p.code, p.where) for p in stopped.value.problems] == [("MODEL_BROKEN", str(path))]
+    assert [problem.code for problem in check_weights(tmp_path)] == ["MODEL_BROKEN"]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_an_index_that_is_none_is_a_problem(tmp_path, index):
     (tmp_path / INDEX).write_text(index)
     with pytest.raises(ProblemError) as stopped:
         weight_bytes(tmp_path)
-    assert [(p.code, p.where) for p in stopped.value.problems] == [("MODEL_FILE_MISSING", str(tmp_path / INDEX))]
-    assert [problem.code for problem in check_weights(tmp_path)] == ["MODEL_FILE_MISSING"]
+    assert [(p.code, p.where) for p in stopped.value.problems] == [("MODEL_BROKEN", str(tmp_path / INDEX))]
+    assert [problem.code for problem in check_weights(tmp_path)] == ["MODEL_BROKEN"]
 
 
 @pytest.mark.parametrize(

@@ -342,14 +342,14 @@ def _facts(source: ExportSource, **changes: Any) -> None:
 
 
 BROKEN = {
-    "cut off": (_cut_off, "MODEL_FILE_MISSING"),
-    "a tensor is missing": (_lacks_one, "ENGINE_WEIGHTS_MISMATCH"),
+    "cut off": (_cut_off, "MODEL_BROKEN"),
+    "a tensor is missing": (_lacks_one, "MODEL_BROKEN"),
     "other values": (_noise, "ENGINE_UNPROVEN"),
     "never proved": (lambda source: _facts(source, trainer_loss=None), "EXPORT_UNPROVED"),
     "unprovable": (lambda source: _facts(source, unproved="no sample could be decoded"), "EXPORT_UNPROVED"),
     "no facts": (lambda source: (source.export / "export.json").unlink(), "EXPORT_UNPROVED"),
     "no sample": (lambda source: _facts(source, proof_sample="gone"), "ENGINE_PROOF_SAMPLE"),
-    "another base": (lambda source: _facts(source, weights={"base_model": "0" * 64}), "ENGINE_WEIGHTS_MISMATCH"),
+    "another base": (lambda source: _facts(source, weights={"base_model": "0" * 64}), "MODEL_BROKEN"),
 }
 
 

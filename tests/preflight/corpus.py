@@ -362,7 +362,7 @@ def _(case: Case) -> None:
     case.options["evaluate_spec"] = case.evaluation(batch=3)
 
 
-@broken("evaluation of another model", "PAIR_MISMATCH")
+@broken("evaluation of another model", "COMPARISON_UNEQUAL")
 def _(case: Case) -> None:
     other = shutil.copytree(case.shared_model, case.folder / "other")
     config = json.loads((other / "config.json").read_text())
@@ -375,7 +375,7 @@ def _(case: Case) -> None:
     case.options["evaluate_spec"] = case.evaluation(**keys)
 
 
-@broken("evaluation of other frames", "PAIR_MISMATCH")
+@broken("evaluation of other frames", "COMPARISON_UNEQUAL")
 def _(case: Case) -> None:
     case.held = sound_records(range(4, 5))
     evaluated = case.folder / "kpi.json"
@@ -421,10 +421,10 @@ for title, code, spoil in (
     ("evaluation of nothing", "DATA_FILE_MISSING", evaluation(dataset__annotation_path="/nowhere/a.json")),
     ("evaluation on no GPU", "SPEC_VALUE", evaluation(num_gpus=0)),
     ("evaluation by a task that is none", "SPEC_VALUE", evaluation(task__type="guessing")),
-    ("adapter without its weights", "MODEL_FILE_MISSING", lambda case: adapter(case, "adapter_config.json")),
+    ("adapter without its weights", "MODEL_BROKEN", lambda case: adapter(case, "adapter_config.json")),
     (
         "adapter without its configuration",
-        "MODEL_FILE_MISSING",
+        "MODEL_BROKEN",
         lambda case: adapter(case, "adapter_model.safetensors"),
     ),
 ):
@@ -733,11 +733,11 @@ def index(weight_map: Any) -> Spoil:
 
 
 for title, code, spoil in (
-    ("no config", "MODEL_FILE_MISSING", remove("config.json")),
-    ("no tokenizer", "MODEL_FILE_MISSING", remove("tokenizer.json")),
-    ("no weights", "MODEL_FILE_MISSING", remove("model.safetensors")),
-    ("config is not JSON", "MODEL_FILE_MISSING", overwrite("config.json", "{")),
-    ("config is a list", "MODEL_FILE_MISSING", overwrite("config.json", "[]")),
+    ("no config", "MODEL_BROKEN", remove("config.json")),
+    ("no tokenizer", "MODEL_BROKEN", remove("tokenizer.json")),
+    ("no weights", "MODEL_BROKEN", remove("model.safetensors")),
+    ("config is not JSON", "MODEL_BROKEN", overwrite("config.json", "{")),
+    ("config is a list", "MODEL_BROKEN", overwrite("config.json", "[]")),
     ("another architecture", "MODEL_UNSUPPORTED", rewrite("config.json", lambda c: c.update(model_type="llama"))),
     (
         "a mixture of experts",
@@ -763,25 +763,25 @@ for title, code, spoil in (
     ),
     ("yarn", "MODEL_UNSUPPORTED", sized("text_config", rope_parameters={"rope_type": "yarn", "factor": 4.0})),
     ("yarn as older files have it", "MODEL_UNSUPPORTED", sized("text_config", rope_scaling={"type": "yarn"})),
-    ("config nested too deeply", "MODEL_FILE_MISSING", overwrite("config.json", '{"a":' * 100_000)),
-    ("a pipe for a config", "MODEL_FILE_MISSING", pipe("config.json")),
-    ("a pipe for a tokenizer", "MODEL_FILE_MISSING", pipe("tokenizer.json")),
-    ("a pipe for weights", "MODEL_FILE_MISSING", pipe("model.safetensors")),
-    ("a pipe for a chat template", "MODEL_FILE_MISSING", pipe("chat_template.jinja")),
+    ("config nested too deeply", "MODEL_BROKEN", overwrite("config.json", '{"a":' * 100_000)),
+    ("a pipe for a config", "MODEL_BROKEN", pipe("config.json")),
+    ("a pipe for a tokenizer", "MODEL_BROKEN", pipe("tokenizer.json")),
+    ("a pipe for weights", "MODEL_BROKEN", pipe("model.safetensors")),
+    ("a pipe for a chat template", "MODEL_BROKEN", pipe("chat_template.jinja")),
     ("a template without an end", "CHAT_TEMPLATE_BROKEN", overwrite("chat_template.jinja", ENDLESS)),
     ("no architecture", "MODEL_UNSUPPORTED", rewrite("config.json", lambda c: c.pop("model_type"))),
-    ("index names a file that is not there", "MODEL_FILE_MISSING", index({"a.weight": "part-1.safetensors"})),
-    ("index names a tensor that is not there", "MODEL_FILE_MISSING", index({"a.weight": "model.safetensors"})),
-    ("index is not JSON", "MODEL_FILE_MISSING", overwrite("model.safetensors.index.json", "{")),
-    ("index without a map", "MODEL_FILE_MISSING", index(["a"])),
-    ("weights of no bytes", "MODEL_FILE_MISSING", overwrite("model.safetensors", "")),
-    ("a pointer for weights", "MODEL_FILE_MISSING", overwrite("model.safetensors", "version https://git-lfs\n" * 5)),
-    ("tokenizer is not JSON", "MODEL_FILE_MISSING", overwrite("tokenizer.json", "no")),
+    ("index names a file that is not there", "MODEL_BROKEN", index({"a.weight": "part-1.safetensors"})),
+    ("index names a tensor that is not there", "MODEL_BROKEN", index({"a.weight": "model.safetensors"})),
+    ("index is not JSON", "MODEL_BROKEN", overwrite("model.safetensors.index.json", "{")),
+    ("index without a map", "MODEL_BROKEN", index(["a"])),
+    ("weights of no bytes", "MODEL_BROKEN", overwrite("model.safetensors", "")),
+    ("a pointer for weights", "MODEL_BROKEN", overwrite("model.safetensors", "version https://git-lfs\n" * 5)),
+    ("tokenizer is not JSON", "MODEL_BROKEN", overwrite("tokenizer.json", "no")),
 ):
     broken(title, code)(spoil)
 
 
-@broken("weights cut off", "MODEL_FILE_MISSING")
+@broken("weights cut off", "MODEL_BROKEN")
 def _(case: Case) -> None:
     path = case.model / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-10])
@@ -841,12 +841,12 @@ def _(case: Case) -> None:
     case.spec["policy.model_name_or_path"] = "hf_model://org/tiny"
 
 
-@broken("GPUs that the image does not know", "ENV_GPU_ARCH")
+@broken("GPUs that the image does not know", "ENV_GPU_UNFIT")
 def _(case: Case) -> None:
     case.options |= {"engine": "cosmos-rl", "declared": Declared(8, 32.0, "sm_70")}
 
 
-@broken("GPUs that do not multiply 8-bit floats", "ENV_GPU_ARCH")
+@broken("GPUs that do not multiply 8-bit floats", "ENV_GPU_UNFIT")
 def _(case: Case) -> None:
     case.options["declared"] = Declared(8, 80.0, "sm_80")
     case.spec["train.fp8.enable_fp8"] = True
@@ -893,7 +893,7 @@ def installed(case: Case, name: str, version: str, more: str = "") -> None:
     case.patch.syspath_prepend(str(case.folder / "site"))
 
 
-@broken("an old driver", "ENV_GPU_ARCH")
+@broken("an old driver", "ENV_GPU_UNFIT")
 def _(case: Case) -> None:
     machine(case, "NVIDIA H200, 143771, 9.0, 470.82.01", cuda="11.4")
 

@@ -104,7 +104,7 @@ def test_declared_hardware_is_judged_as_if_it_were_here(case: Case) -> None:
     assert report.problems == [] and report.facts["gpus"] == 2  # as many as the spec has ranks
     for unreleased in ("sm_75", "sm_89", "sm_121"):  # the image's libraries are proven on no sm_121
         case.options["declared"] = Declared(gpu_arch=unreleased)
-        assert [problem.code for problem in case.report("environment").problems] == ["ENV_GPU_ARCH"], unreleased
+        assert [problem.code for problem in case.report("environment").problems] == ["ENV_GPU_UNFIT"], unreleased
 
 
 def test_a_clock_that_differs(tmp_path: Path) -> None:

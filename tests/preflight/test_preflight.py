@@ -154,14 +154,14 @@ def test_a_held_out_part_is_split_as_the_engine_splits_it(write_spec: WriteSpec)
 @pytest.mark.parametrize(
     ("damage", "code"),
     [
-        (lambda model: (model / "tokenizer.json").unlink(), "MODEL_FILE_MISSING"),
-        (lambda model: (model / "model.safetensors").unlink(), "MODEL_FILE_MISSING"),
+        (lambda model: (model / "tokenizer.json").unlink(), "MODEL_BROKEN"),
+        (lambda model: (model / "model.safetensors").unlink(), "MODEL_BROKEN"),
         (lambda model: (model / "config.json").write_text('{"model_type": "llama"}'), "MODEL_UNSUPPORTED"),
         (lambda model: (model / "hf_quant_config.json").write_text("{}"), "MODEL_QUANTIZED"),
-        (lambda model: cut(model / "model.safetensors"), "MODEL_FILE_MISSING"),
-        (lambda model: (model / "model.safetensors").write_bytes(b"\xff" * 100), "MODEL_FILE_MISSING"),
-        (lambda model: write_index(model, {"a.weight": "part-1.safetensors"}), "MODEL_FILE_MISSING"),
-        (lambda model: write_index(model, {"a.weight": "model.safetensors"}), "MODEL_FILE_MISSING"),
+        (lambda model: cut(model / "model.safetensors"), "MODEL_BROKEN"),
+        (lambda model: (model / "model.safetensors").write_bytes(b"\xff" * 100), "MODEL_BROKEN"),
+        (lambda model: write_index(model, {"a.weight": "part-1.safetensors"}), "MODEL_BROKEN"),
+        (lambda model: write_index(model, {"a.weight": "model.safetensors"}), "MODEL_BROKEN"),
     ],
 )
 def test_a_damaged_model(

@@ -252,6 +252,6 @@ def test_an_adapter_is_looked_at_with_its_base(case: Case) -> None:
     case.write()
     case.options["spec_path"] = case.evaluation(**keys)
     (problem,) = [p for p in case.report("model").problems if p.severity == "error"]
-    assert problem.code == "MODEL_FILE_MISSING" and problem.where.endswith("adapter_config.json")
+    assert problem.code == "MODEL_BROKEN" and problem.where.endswith("adapter_config.json")
     (adapter / "adapter_config.json").write_text("{}")
     assert case.report("model").problems == []

@@ -14,9 +14,10 @@ PACKAGE_MISSING = Code(
     Exit.ENVIRONMENT,
 )
 
-GPU_ARCH = Code(
-    "ENV_GPU_ARCH",
-    "The engine was not compiled for this architecture of GPU, or for a newer CUDA than its driver runs.",
+GPU_UNFIT = Code(
+    "ENV_GPU_UNFIT",
+    "The engine was not compiled for this architecture of GPU, or for a newer CUDA than its driver runs; or there is "
+    "no GPU, and a method needs one.",
     "Use a GPU that it names, a newer driver, or an image or torch that was compiled for yours "
     "(https://pytorch.org/get-started).",
     Exit.ENVIRONMENT,

@@ -92,6 +92,14 @@ INTERNAL = Code(
     "Report it with the log file that the message names.",
     Exit.INTERNAL,
 )
+JOB_FAILED = Code(
+    "JOB_FAILED",
+    "A job, or a process that a script or a job started, ended without doing what it was asked to do, or its machine "
+    "or its platform ended it.",
+    "Read its log: python scripts/jobs.py logs JOB. One that was ended from outside goes on from its newest "
+    "checkpoint: python scripts/jobs.py retry JOB",
+    Exit.JOB_FAILED,
+)
 
 
 class ProblemError(Exception):

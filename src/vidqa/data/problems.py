@@ -27,7 +27,7 @@ SYNTAX = Code(
 )
 EMPTY = Code(
     "DATA_EMPTY",
-    "An annotation file holds no record.",
+    "An annotation file holds no record, or none that can be used.",
     f"Write at least one record, such as {EXAMPLE}",
 )
 FIELD = Code(

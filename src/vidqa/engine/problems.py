@@ -7,11 +7,6 @@ from pathlib import Path
 from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.problem import Code, Exit, Problem
 
-ENGINE_WEIGHTS_MISMATCH = Code(
-    "ENGINE_WEIGHTS_MISMATCH",
-    "The weights in a folder are not those of the model its config describes.",
-    "Use the complete folder of one model; for an adapter give model.base_model_path and model.enable_lora.",
-)
 ENGINE_NOTHING_TRAINS = Code(
     "ENGINE_NOTHING_TRAINS",
     "No parameter is left to train, or LoRA finds no module, or not those that were named.",
@@ -72,16 +67,6 @@ ENGINE_BAD_SAMPLE = Code(
     "Repair or remove the file, or set engine.on_bad_sample to quarantine to go on without such samples; metrics.json "
     "of an evaluation names them under quarantined.",
 )
-ENGINE_NO_SAMPLES = Code(
-    "ENGINE_NO_SAMPLES",
-    "No sample is left to work on.",
-    "Check the annotation file and the quarantined samples named in the log.",
-)
-ENGINE_ANSWERS_UNREADABLE = Code(
-    "ENGINE_ANSWERS_UNREADABLE",
-    "A saved answer has other fields than this version writes.",
-    "Correct or remove the line, or answer everything again with evaluation.skip_saved = false.",
-)
 ENGINE_ANSWERS_MISSING = Code(
     "ENGINE_ANSWERS_MISSING",
     "Samples that were asked have no saved answer, so they cannot be scored; the answers that are there are kept.",
@@ -94,36 +79,13 @@ ENGINE_TRACKER_FAILED = Code(
     "Check its key, its server and the network; what wandb wrote offline is sent with `wandb sync`.",
     Exit.ENVIRONMENT,
 )
-ENGINE_QUANTIZE_AWQ = Code(
-    "ENGINE_QUANTIZE_AWQ",
-    "AWQ runs on a GPU alone.",
-    "Leave quantize.method at auto, which takes GPTQ, or run it where a GPU is.",
-    Exit.ENVIRONMENT,
-)
-ENGINE_QUANTIZE_ADAPTER = Code(
-    "ENGINE_QUANTIZE_ADAPTER",
-    "An adapter to quantize lies in no run of training, so that nothing says how it was trained.",
-    "Name RUN/safetensors/NAME of the run that trained it, or merge it first and quantize the merged folder.",
-)
-ENGINE_QUANTIZE_EVALUATION = Code(
-    "ENGINE_QUANTIZE_EVALUATION",
-    "The evaluation that quantize.evaluate names did not run to its end; the quantized folder is there.",
-    "Read the log of its folder below evaluations/; evaluate both models with scripts/launch.py evaluate.",
-    Exit.JOB_FAILED,
-)
 ENGINE_QUANTIZE_GATE = Code(
     "ENGINE_QUANTIZE_GATE",
     "The quantized model answers worse than the model before, by more than quantize.max_drop.",
     "Keep layers (quantize.keep), take a scheme with more bits, or more calibration samples.",
     Exit.JOB_FAILED,
 )
-CACHE_UNUSABLE = Code(
-    "CACHE_UNUSABLE",
-    "The folder of the frame cache cannot be created or written, or its disk or quota is full: a run that has begun "
-    "goes on and decodes every time.",
-    "Free space, point the cache at a folder of another disk (VIDQA_CACHE_DIR), or lower its limit.",
-    Exit.ENVIRONMENT,
-)
+CHECK_LOG = "check the annotation file, and the samples that the log names as left out"
 
 
 def unwritable(failed: OSError) -> Problem:

@@ -57,8 +57,9 @@ POSTER_UNREADABLE = Code(
 
 COMPARISON_UNEQUAL = Code(
     "COMPARISON_UNEQUAL",
-    "Two evaluations were made in different ways or of different questions, so that their scores do not compare; or "
-    "nothing says how they were made.",
+    "Two evaluations were made in different ways or of different questions, or training and evaluation have models of "
+    "other sizes, other frames or another system prompt, so that scores do not compare; or nothing says how they were "
+    "made.",
     "Evaluate one annotation file twice, with what the message names made equal: build the second spec with the first "
     "one's settings; score what another program wrote with its own ids and questions.",
 )

@@ -140,5 +140,5 @@ class Family:
     transformers: str = ""
 
     def sizes_of(self, folder: Path) -> Sizes:
-        """The sizes of the model in `folder`. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
+        """The sizes of the model in `folder`. Raises MODEL_BROKEN, MODEL_UNSUPPORTED."""
         return self.sizes(read_json(folder, "config.json"), folder / "config.json")

@@ -305,7 +305,7 @@ def _labelled(encoding: Encoding, spans: Sequence[tuple[int, int]]) -> tuple[np.
 
 
 def load_chat(model_folder: Path | str) -> Chat:
-    """The chat of the model in a folder. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED and CHAT_TEMPLATE_*."""
+    """The chat of the model in a folder. Raises MODEL_BROKEN, MODEL_UNSUPPORTED and CHAT_TEMPLATE_*."""
     folder = Path(model_folder)
     family = family_of(folder)
     tokens, tokenizer_config = load_tokens(folder)

@@ -13,7 +13,7 @@ import jinja2
 from vidqa.data.conversation import split_thinking
 from vidqa.data.record import Record, Turn
 from vidqa.families.model_files import read_json
-from vidqa.families.problems import MODEL_FILE_MISSING, RESPONSE_MODE, TEMPLATE_BROKEN
+from vidqa.families.problems import MODEL_BROKEN, RESPONSE_MODE, TEMPLATE_BROKEN
 from vidqa.families.template_sandbox import BoundedEnvironment
 
 Message = dict[str, Any]
@@ -99,13 +99,13 @@ class Template:
 
 
 def load_template(folder: Path, tokenizer_config: Mapping[str, Any], names: Mapping[str, str]) -> Template:
-    """The folder's chat template, looked for where transformers puts it. Raises MODEL_FILE_MISSING."""
+    """The folder's chat template, looked for where transformers puts it. Raises MODEL_BROKEN."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         try:
             return Template(path.read_text(encoding="utf-8"), str(path), names)
         except (OSError, UnicodeDecodeError) as broken:
-            raise MODEL_FILE_MISSING.error(path, f"the chat template cannot be read: {broken}") from broken
+            raise MODEL_BROKEN.error(path, f"the chat template cannot be read: {broken}") from broken
     for name in ("chat_template.json", "processor_config.json", "preprocessor_config.json"):
         if (folder / name).is_file():
             source = _named_default(read_json(folder, name).get("chat_template"))
@@ -113,7 +113,7 @@ def load_template(folder: Path, tokenizer_config: Mapping[str, Any], names: Mapp
                 return Template(source, str(folder / name), names)
     source = _named_default(tokenizer_config.get("chat_template"))
     if source is None:
-        raise MODEL_FILE_MISSING.error(folder, "the model folder has no chat template (chat_template.jinja or .json)")
+        raise MODEL_BROKEN.error(folder, "the model folder has no chat template (chat_template.jinja or .json)")
     return Template(source, str(folder / "tokenizer_config.json"), names)
 
 

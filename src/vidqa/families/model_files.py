@@ -8,22 +8,22 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from vidqa.core.files import parse_json
-from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
+from vidqa.families.problems import MODEL_BROKEN, MODEL_UNSUPPORTED
 
 MAX_JSON_BYTES = 200_000_000  # bytes; the largest tokenizers have a tenth of it
 
 
 def read_json(folder: Path, name: str) -> dict:
-    """One JSON file of a model folder. Raises MODEL_FILE_MISSING."""
+    """One JSON file of a model folder. Raises MODEL_BROKEN."""
     path = folder / name
     try:
         value = parse_json(path, MAX_JSON_BYTES)
     except FileNotFoundError as missing:
-        raise MODEL_FILE_MISSING.error(path, f"the model folder has no {name}") from missing
+        raise MODEL_BROKEN.error(path, f"the model folder has no {name}") from missing
     except (ValueError, OSError) as broken:
-        raise MODEL_FILE_MISSING.error(path, f"{name} cannot be read: {broken}") from broken
+        raise MODEL_BROKEN.error(path, f"{name} cannot be read: {broken}") from broken
     if not isinstance(value, dict):
-        raise MODEL_FILE_MISSING.error(path, f"{name} must hold a JSON object, not {type(value).__name__}")
+        raise MODEL_BROKEN.error(path, f"{name} must hold a JSON object, not {type(value).__name__}")
     return value
 
 

@@ -2,10 +2,12 @@
 
 from vidqa.core.problem import Code
 
-MODEL_FILE_MISSING = Code(
-    "MODEL_FILE_MISSING",
-    "A file that a model folder must have is missing, broken, or does not hold what the others say.",
-    "Download or export the model again, whole: config.json, tokenizer, chat template, processor files, safetensors.",
+MODEL_BROKEN = Code(
+    "MODEL_BROKEN",
+    "A file that a model folder must have is missing, broken, or does not hold what the others say, such as the "
+    "weights of the model that its config describes.",
+    "Download or export the model again, whole: config.json, tokenizer, chat template, processor files, safetensors; "
+    "for an adapter give model.base_model_path and model.enable_lora.",
 )
 MODEL_UNSUPPORTED = Code(
     "MODEL_UNSUPPORTED",

@@ -45,7 +45,7 @@ class Vision25Config(parts.VisionConfig):
 
 
 def geometry(folder: Path) -> Geometry:
-    """How this model's processor sees pixels. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
+    """How this model's processor sees pixels. Raises MODEL_BROKEN, MODEL_UNSUPPORTED."""
     video = qwen_vl.video_settings(folder, VIDEO_DEFAULTS, older_bounds=True)
     rules = qwen_vl.pixel_rules(video, each_frame=True)
     rules = replace(rules, shared_pixels=int(video.max_video_tokens * rules.factor * rules.factor * SHARE))

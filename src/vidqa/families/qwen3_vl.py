@@ -29,7 +29,7 @@ VIDEO_DEFAULTS = {
 
 
 def geometry(folder: Path) -> Geometry:
-    """How this model's processor sees pixels. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
+    """How this model's processor sees pixels. Raises MODEL_BROKEN, MODEL_UNSUPPORTED."""
     video = qwen_vl.video_settings(folder, VIDEO_DEFAULTS)
     rules = qwen_vl.pixel_rules(video, max_frame_tokens=video.max_video_tokens)
     return Geometry(rules, qwen_vl.image_rules(folder))

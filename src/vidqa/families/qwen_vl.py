@@ -77,7 +77,7 @@ IMAGE_DEFAULTS = {
 
 
 def video_settings(folder: Path, defaults: dict[str, Any], *, older_bounds: bool = False) -> ProcessorSettings:
-    """The video processor's settings. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
+    """The video processor's settings. Raises MODEL_BROKEN, MODEL_UNSUPPORTED."""
     place, settings = _settings(folder, "video_processor", (VIDEO_FILE, IMAGE_FILE), defaults)
     if older_bounds:
         _take_older_bounds(settings)
@@ -85,7 +85,7 @@ def video_settings(folder: Path, defaults: dict[str, Any], *, older_bounds: bool
 
 
 def image_rules(folder: Path) -> PixelRules:
-    """The rules of the image processor, one class for all. Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED."""
+    """The rules of the image processor, one class for all. Raises MODEL_BROKEN, MODEL_UNSUPPORTED."""
     place, settings = _settings(folder, "image_processor", (IMAGE_FILE,), IMAGE_DEFAULTS)
     _take_older_bounds(settings)
     return pixel_rules(parse({"image_processor": settings}, "image_processor", place, ProcessorSettings))

@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 from tokenizers import AddedToken, Encoding, Tokenizer, processors
 
 from vidqa.families.model_files import read_json
-from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
+from vidqa.families.problems import MODEL_BROKEN, MODEL_UNSUPPORTED
 
 # Normalizers without patterns and texts of their own.
 NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents"}
@@ -40,7 +40,7 @@ class Tokens:
 
 
 def load_tokens(folder: Path) -> tuple[Tokens, dict[str, Any]]:
-    """(tokens, tokenizer_config.json). Raises MODEL_FILE_MISSING."""
+    """(tokens, tokenizer_config.json). Raises MODEL_BROKEN."""
     config = read_json(folder, "tokenizer_config.json")
     core = _core(folder)
     _add_missing(core, folder, config)
@@ -53,7 +53,7 @@ def load_tokens(folder: Path) -> tuple[Tokens, dict[str, Any]]:
     special = {token.content for token in core.get_added_tokens_decoder().values() if token.special}
     eos_ids = _eos_ids(core, named, generation)
     if not eos_ids:
-        raise MODEL_FILE_MISSING.error(folder / "tokenizer_config.json", "no eos_token is named that the tokenizer has")
+        raise MODEL_BROKEN.error(folder / "tokenizer_config.json", "no eos_token is named that the tokenizer has")
     pad_id = core.token_to_id(named["pad_token"]) if "pad_token" in named else generation.get("pad_token_id")
     tokens = Tokens(core, named, frozenset(special), eos_ids, pad_id if _in_vocabulary(pad_id, core) else eos_ids[0])
     return tokens, config
@@ -65,7 +65,7 @@ def _core(folder: Path) -> Tokenizer:
     try:
         return Tokenizer.from_file(str(path))
     except Exception as unknown:  # the library raises nothing narrower
-        raise MODEL_FILE_MISSING.error(path, f"it describes no tokenizer that is known here: {unknown}") from unknown
+        raise MODEL_BROKEN.error(path, f"it describes no tokenizer that is known here: {unknown}") from unknown
 
 
 def _require_bounded(description: Mapping[str, Any], path: Path) -> None:
@@ -98,7 +98,7 @@ def _add_missing(core: Tokenizer, folder: Path, config: Mapping[str, Any]) -> No
     declared = config.get("added_tokens_decoder") or {}
     if not isinstance(declared, dict) or not all(map(_is_declaration, declared, declared.values())):
         message = "added_tokens_decoder must hold tokens by their ids"
-        raise MODEL_FILE_MISSING.error(folder / "tokenizer_config.json", message)
+        raise MODEL_BROKEN.error(folder / "tokenizer_config.json", message)
     for token_id, entry in sorted(declared.items(), key=lambda item: int(item[0])):
         text = entry["content"]
         if core.token_to_id(text) is not None:
@@ -109,7 +109,7 @@ def _add_missing(core: Tokenizer, folder: Path, config: Mapping[str, Any]) -> No
             message = (
                 f"the token {text!r} is declared as {token_id}, but tokenizer.json leaves {core.token_to_id(text)}"
             )
-            raise MODEL_FILE_MISSING.error(folder / "tokenizer_config.json", message)
+            raise MODEL_BROKEN.error(folder / "tokenizer_config.json", message)
 
 
 def _is_declaration(token_id: str, entry: Any) -> bool:

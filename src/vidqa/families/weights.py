@@ -12,7 +12,7 @@ from typing import Any
 
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.families.model_files import read_json
-from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_QUANTIZED
+from vidqa.families.problems import MODEL_BROKEN, MODEL_QUANTIZED
 
 INDEX = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100_000_000  # bytes; the format's own limit
@@ -35,7 +35,7 @@ class Weights:
 def weight_bytes(folder: Path) -> Weights:
     """Parameters and bytes of a model folder, from the files' headers; from the index where the files are not here yet.
 
-    Raises MODEL_FILE_MISSING.
+    Raises MODEL_BROKEN.
     """
     files = weight_files(folder)
     if not files and (folder / INDEX).is_file():
@@ -45,7 +45,7 @@ def weight_bytes(folder: Path) -> Weights:
 
 
 def parameters_by_name(folder: Path) -> dict[str, int]:
-    """The number of elements of every tensor in the present files. Raises MODEL_FILE_MISSING."""
+    """The number of elements of every tensor in the present files. Raises MODEL_BROKEN."""
     headers = [read_header(path) for path in weight_files(folder)]
     return {name: math.prod(tensor["shape"]) for header in headers for name, tensor in header.items()}
 
@@ -64,7 +64,7 @@ def check_weights(folder: Path) -> list[Problem]:
     if not (folder / INDEX).is_file():
         files = weight_files(folder)
         if not files:
-            return [MODEL_FILE_MISSING.at(folder, f"there is neither model.safetensors nor {INDEX}")]
+            return [MODEL_BROKEN.at(folder, f"there is neither model.safetensors nor {INDEX}")]
         return [problem for path in files for problem in _broken(path, set())]
     try:
         placed: dict[str, set[str]] = {}
@@ -76,21 +76,21 @@ def check_weights(folder: Path) -> list[Problem]:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Every tensor of a safetensors file: {name: {dtype, shape, data_offsets}}. Raises MODEL_FILE_MISSING."""
+    """Every tensor of a safetensors file: {name: {dtype, shape, data_offsets}}. Raises MODEL_BROKEN."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
             if length > MAX_HEADER_BYTES:
-                raise MODEL_FILE_MISSING.error(path, f"its header claims {length} bytes")
+                raise MODEL_BROKEN.error(path, f"its header claims {length} bytes")
             header = json.loads(file.read(length))
         header.pop("__metadata__", None)
         for name, tensor in header.items():
             _check_tensor(name, tensor)
         end = 8 + length + max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
     except UNREADABLE as broken:
-        raise MODEL_FILE_MISSING.error(path, f"its header cannot be read: {_reason(broken)}") from broken
+        raise MODEL_BROKEN.error(path, f"its header cannot be read: {_reason(broken)}") from broken
     if path.stat().st_size != end:
-        raise MODEL_FILE_MISSING.error(path, f"it has {path.stat().st_size} bytes; its header describes {end}")
+        raise MODEL_BROKEN.error(path, f"it has {path.stat().st_size} bytes; its header describes {end}")
     return header
 
 
@@ -111,13 +111,13 @@ def _reason(broken: Exception) -> str:
 
 def _broken(path: Path, tensors: set[str]) -> list[Problem]:
     if not path.is_file():
-        return [MODEL_FILE_MISSING.at(path, f"{INDEX} names this file and it is not there")]
+        return [MODEL_BROKEN.at(path, f"{INDEX} names this file and it is not there")]
     try:
         missing = sorted(tensors - read_header(path).keys())
     except ProblemError as stopped:
         return stopped.problems
     if missing:
-        return [MODEL_FILE_MISSING.at(path, f"{len(missing)} tensors of {INDEX} are not in it, first {missing[0]!r}")]
+        return [MODEL_BROKEN.at(path, f"{len(missing)} tensors of {INDEX} are not in it, first {missing[0]!r}")]
     return []
 
 
@@ -132,12 +132,12 @@ def _index(folder: Path) -> dict[str, Any]:
             raise ValueError("metadata.total_size is no number of bytes")
         return index
     except UNREADABLE as broken:
-        raise MODEL_FILE_MISSING.error(path, f"the index cannot be read: {_reason(broken)}") from broken
+        raise MODEL_BROKEN.error(path, f"the index cannot be read: {_reason(broken)}") from broken
 
 
 def quantization_of(folder: Path) -> dict[str, Any]:
     """The quantization table of a folder that compressed-tensors reads; empty where its weights are not quantized.
-    Raises MODEL_QUANTIZED for every other method, and MODEL_FILE_MISSING."""
+    Raises MODEL_QUANTIZED for every other method, and MODEL_BROKEN."""
     config = read_json(folder, "config.json")
     if (folder / MODELOPT_FILE).is_file():
         raise MODEL_QUANTIZED.error(folder / MODELOPT_FILE, "this file is that of a quantized model")

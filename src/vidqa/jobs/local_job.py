@@ -21,7 +21,7 @@ from typing import Any
 from vidqa.core import environment
 from vidqa.core.cli import FILE_REFUSED, refused_writes
 from vidqa.core.files import absolute, open_plain, write_text
-from vidqa.core.problem import Exit, Problem, ProblemError, raise_errors
+from vidqa.core.problem import JOB_FAILED, Exit, Problem, ProblemError, raise_errors
 from vidqa.core.run_folder import ANSWERS, RunFolder
 from vidqa.data import load_records
 from vidqa.data.archive import archive_and_member, is_archive
@@ -34,7 +34,7 @@ from vidqa.jobs.launch import refuse_busy
 from vidqa.jobs.platforms import local
 from vidqa.jobs.platforms._base import Job
 from vidqa.jobs.platforms.engine_process import gpu_problems
-from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE
+from vidqa.jobs.problems import JOB_NOT_DONE
 from vidqa.jobs.runs import newest_run
 from vidqa.planning.problems import RESUME_NO_CHECKPOINT
 from vidqa.spec import Layer, dump, parse_set, resolve

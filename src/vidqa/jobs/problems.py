@@ -21,13 +21,6 @@ JOB_LAUNCH_BUSY = Code(
     "Run it again in a moment.",
     Exit.NOT_DONE,
 )
-JOB_FAILED = Code(
-    "JOB_FAILED",
-    "The job ended without doing what it was asked to do, or its machine or its platform ended it.",
-    "Read its log: python scripts/jobs.py logs JOB. One that was ended from outside goes on from its newest "
-    "checkpoint: python scripts/jobs.py retry JOB",
-    Exit.JOB_FAILED,
-)
 JOB_OUT_OF_MEMORY = Code(
     "JOB_OUT_OF_MEMORY",
     "The memory of the machine or of the job's container was full.",
@@ -61,12 +54,6 @@ EXPORT_UNPROVED = Code(
     "EXPORT_UNPROVED",
     "Nothing says which loss an export must have, so nobody can prove that what is made of it is the trained model.",
     "Name another export of the run, or train on: its next export is proved.",
-)
-EXPORT_FAILED = Code(
-    "EXPORT_FAILED",
-    "The process that loads and writes the weights ended without a result.",
-    "Read what it wrote; if it was killed, memory for the whole model was missing: run it on a larger machine.",
-    Exit.ENVIRONMENT,
 )
 SITE_SETTINGS = Code(
     "PLATFORM_SITE_SETTINGS",

@@ -17,16 +17,18 @@ from typing import Any
 from vidqa.core.cli import refused_writes
 from vidqa.core.environment import OF_THE_ENGINE, PARENT, child_environment, python_path
 from vidqa.core.files import now, read_object, remove, write_json, write_text
-from vidqa.core.problem import Problem, ProblemError
+from vidqa.core.problem import JOB_FAILED, Problem, ProblemError
 from vidqa.core.run_folder import EXPORT, PROOF, UNFINISHED, RunFolder
 from vidqa.data.problems import OUTPUT_EXISTS
 from vidqa.families.weights import check_weights
 from vidqa.jobs.exports import ExportSource, origin_of, point_to_hub
 from vidqa.jobs.model_card import Scores, card_text, scores_of
-from vidqa.jobs.problems import EXPORT_FAILED
 from vidqa.spec.parent_layers import view_of
 
 CARD = "README.md"
+LARGER_MACHINE = (
+    "read what it wrote; if it was killed, memory for the whole model was missing: run it on a larger machine"
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Release:
 
 def write_release(source: ExportSource, out: Path, *, merge: bool) -> Release:
     """Export once more into `out`, `merge` for an adapter that goes into its base. Raises OUTPUT_EXISTS,
-    ENV_FILE_REFUSED, EXPORT_FAILED, and whatever is wrong with the weights or with the proof's sample."""
+    ENV_FILE_REFUSED, JOB_FAILED, and whatever is wrong with the weights or with the proof's sample."""
     merge = merge and source.is_adapter
     identity = {"run": source.run.path.name, "export": source.export.name, "sha256": source.sha256, "merged": merge}
     facts = read_object(out / EXPORT)
@@ -100,13 +102,16 @@ def _in_engine(words: list[str]) -> dict[str, Any]:
     environment = child_environment(**own, **OF_THE_ENGINE)
     program = [sys.executable, "-P", "-m", "vidqa.engine.actions.export", *words, "--json"]
     done = subprocess.run(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment)
+    failure = JOB_FAILED.error(
+        words[-1], f"the process that loads and writes the weights ended with {done.returncode}", LARGER_MACHINE
+    )
     try:
         report = json.loads(done.stdout)
         problems = [Problem(**fields) for fields in report["problems"]]
     except (ValueError, TypeError, KeyError) as nothing:
-        raise EXPORT_FAILED.error(words[-1], f"it ended with {done.returncode} and said nothing") from nothing
+        raise failure from nothing
     if done.returncode:
-        raise ProblemError(problems) if problems else EXPORT_FAILED.error(words[-1], f"it ended with {done.returncode}")
+        raise ProblemError(problems) if problems else failure
     data: dict[str, Any] = report["data"]
     return data
 

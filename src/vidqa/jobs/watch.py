@@ -12,11 +12,11 @@ from typing import Any
 
 from vidqa.core import files
 from vidqa.core.cli import command
-from vidqa.core.problem import Exit, Problem, ProblemError
+from vidqa.core.problem import JOB_FAILED, Exit, Problem, ProblemError
 from vidqa.jobs import cost, failure, records
 from vidqa.jobs.platforms import engine_process, platform
 from vidqa.jobs.platforms._base import Observed, State
-from vidqa.jobs.problems import JOB_FAILED, JOB_NOT_DONE, JOB_NOT_FOUND, JOB_OUT_OF_MEMORY
+from vidqa.jobs.problems import JOB_NOT_DONE, JOB_NOT_FOUND, JOB_OUT_OF_MEMORY
 from vidqa.jobs.records import JobRecord
 
 MOST_LISTED = 50

@@ -13,7 +13,7 @@ from vidqa.core.files import read_object
 from vidqa.core.problem import Problem
 from vidqa.core.run_folder import EXPORT
 from vidqa.families.model_files import ConfigTable, parse, read_json
-from vidqa.families.problems import ADAPTER_MISMATCH, MODEL_FILE_MISSING, MODEL_UNSUPPORTED
+from vidqa.families.problems import ADAPTER_MISMATCH, MODEL_BROKEN, MODEL_UNSUPPORTED
 from vidqa.families.weights import read_header
 from vidqa.planning.budget.params import ADAPTER
 from vidqa.planning.resume_compat import same_weights
@@ -39,7 +39,7 @@ def check_adapter(folder: Path) -> None:
     """The ranks of adapter_config.json are numbers, and those of the matrices that are here.
 
     PEFT builds matrices of the configured rank before it looks at the file: a wrong one can take all memory.
-    Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED.
+    Raises MODEL_BROKEN, MODEL_UNSUPPORTED.
     """
     config = parse(read_json(folder, CONFIG), "config", folder / CONFIG, _PeftConfig)
     ranks = {config.r, *(config.rank_pattern or {}).values()}
@@ -49,7 +49,7 @@ def check_adapter(folder: Path) -> None:
         shape = tensor["shape"]
         if any(part in name for part in RANK_ROWS) and (not shape or shape[0] not in ranks):
             allowed = " or ".join(map(str, sorted(ranks)))
-            raise MODEL_FILE_MISSING.error(
+            raise MODEL_BROKEN.error(
                 folder / WEIGHTS, f"{name} has shape {shape}; {CONFIG} says rank {allowed}", "Export the adapter again."
             )
 
@@ -79,12 +79,12 @@ def adapter_name(name: str) -> str:
 def adapter_problems(folder: Path, shapes: Mapping[str, tuple[int, ...]], precision: str | None) -> list[Problem]:
     """MODEL_ADAPTER_MISMATCH where the tensors of an adapter are not those that a run adds to its model (`shapes`, by
     the run's names), from the file's header. `precision` is that of the run's base (policy.quantization). Raises
-    MODEL_FILE_MISSING, and MODEL_UNSUPPORTED for an adapter of a base of another precision."""
+    MODEL_BROKEN, and MODEL_UNSUPPORTED for an adapter of a base of another precision."""
     check_adapter(folder)
     if (folder / EXPORT).is_file():  # others do not record the precision
         check_base_precision(folder, precision)
     if not (folder / WEIGHTS).is_file():
-        raise MODEL_FILE_MISSING.error(folder / WEIGHTS, "the adapter has no such file")
+        raise MODEL_BROKEN.error(folder / WEIGHTS, "the adapter has no such file")
     stored = {name: tuple(tensor["shape"]) for name, tensor in read_header(folder / WEIGHTS).items()}
     stored = {name: shape for name, shape in stored.items() if BASE_LAYER not in name}
     added = {adapter_name(name): tuple(shape) for name, shape in shapes.items()}

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from vidqa import spec
-from vidqa.core._optional import GPU_ARCH, PACKAGE_MISSING, installing
+from vidqa.core._optional import GPU_UNFIT, PACKAGE_MISSING, installing
 from vidqa.core.cli import FILE_REFUSED, SKILL_ROOT
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.jobs import launch
@@ -140,9 +140,9 @@ def eight_bits(inputs: Inputs) -> list[Problem]:
 def _unfit_gpus(
     inputs: Inputs, is_fit: Callable[[str], bool], message: str, remedy: str | None = None
 ) -> list[Problem]:
-    """ENV_GPU_ARCH for every architecture of the job's GPUs that is not fit."""
+    """ENV_GPU_UNFIT for every architecture of the job's GPUs that is not fit."""
     arches = sorted({gpu.arch for gpu in inputs.gpus if gpu.arch})
-    return [GPU_ARCH.at(f"GPU {arch}", message, remedy) for arch in arches if not is_fit(arch)]
+    return [GPU_UNFIT.at(f"GPU {arch}", message, remedy) for arch in arches if not is_fit(arch)]
 
 
 def _driver(inputs: Inputs, build: Build | None) -> list[Problem]:
@@ -155,7 +155,7 @@ def _driver(inputs: Inputs, build: Build | None) -> list[Problem]:
         return []
     driver = inputs.facts["driver"]
     message = f"torch is built for CUDA {build.cuda}; driver {driver} runs CUDA up to {newest}"
-    return [GPU_ARCH.at("nvidia-smi", message)]
+    return [GPU_UNFIT.at("nvidia-smi", message)]
 
 
 def _architectures(inputs: Inputs, build: Build | None) -> list[Problem]:

@@ -213,7 +213,7 @@ class Inputs:
 
     @property
     def family(self) -> Family:
-        """Raises MODEL_FILE_MISSING, MODEL_UNSUPPORTED, like all that follows."""
+        """Raises MODEL_BROKEN, MODEL_UNSUPPORTED, like all that follows."""
         return family_of(self.model_folder)
 
     @property

@@ -11,7 +11,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.storage import hub
 from vidqa.families import family_of, quantization_of, require_plain_weights
 from vidqa.families.chat import load_chat
-from vidqa.families.problems import MODEL_FILE_MISSING
+from vidqa.families.problems import MODEL_BROKEN
 from vidqa.families.weights import check_weights, weight_bytes, weight_files
 from vidqa.jobs.job_spec import model_names
 from vidqa.planning.adapters import CONFIG, adapter_problems, base_problems, check_adapter
@@ -81,7 +81,7 @@ def continued_adapter(inputs: Inputs) -> list[Problem]:
     folder = Path(os.path.expanduser(lora.lora_path))
     if not os.path.isfile(folder / CONFIG):
         what = f"it holds no {CONFIG}" if os.path.isdir(folder) else "there is no such folder"
-        return [MODEL_FILE_MISSING.at(f"policy.lora.lora_path = {folder}", what)]
+        return [MODEL_BROKEN.at(f"policy.lora.lora_path = {folder}", what)]
     added = {part.name: part.shape for part in inputs.parameters(inputs.training) if part.added}
     problems = adapter_problems(folder, added, inputs.training.policy.quantization)
     has_weights = not problems and bool(weight_files(inputs.model_folder))

@@ -41,12 +41,6 @@ TIED_ADAPTER = Code(
     "Evaluating here and loading with PEFT are right. Before PEFT merges it, give the head a copy of the embeddings "
     "and set tie_word_embeddings to false; or leave lm_head and embed_tokens out of policy.lora.target_modules.",
 )
-PAIR_MISMATCH = Code(
-    "PAIR_MISMATCH",
-    "Training and evaluation have models of other sizes, or see other frames or another system prompt: the scores "
-    "would not compare.",
-    "Give both specs the same base model, vision table and system prompt; build_spec.py evaluate --parent-run does it.",
-)
 MEMORY = Code(
     "BUDGET_MEMORY",
     "What the data makes a GPU hold at one time does not fit into its memory: the job would end with CUDA out of "

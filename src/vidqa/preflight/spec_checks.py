@@ -12,17 +12,20 @@ from vidqa.core import environment
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import TRAINER, checkpoint_folder, read_checkpoint
 from vidqa.data.storage import hub
+from vidqa.evaluation.problems import COMPARISON_UNEQUAL
 from vidqa.families import family_of
 from vidqa.families.weights import weight_files
 from vidqa.jobs.job_spec import model_names
 from vidqa.planning import resume_compat
 from vidqa.planning.problems import RESUME_MISMATCH, RESUME_NO_CHECKPOINT
 from vidqa.preflight.inputs import Inputs, Skip
-from vidqa.preflight.problems import PAIR_MISMATCH
 from vidqa.spec.keys import flat
 from vidqa.spec.models import EvaluateSpec, TrainSpec
 from vidqa.spec.parent_layers import SAME_IN_BOTH
 
+SAME_MODEL_AND_FRAMES = (
+    "give both specs the same base model, vision table and system prompt; build_spec.py evaluate --parent-run does it"
+)
 NO_EVALUATION = "no spec of an evaluation was given (--evaluate-spec)"
 
 
@@ -51,7 +54,7 @@ def same_model(inputs: Inputs) -> list[Problem]:
         inputs.facts["evaluated_model"] = f"{evaluated}, of the same sizes as {trained}"
         return []
     message = f"{evaluated} is not made of {trained}: {', '.join(differing[:4])}"
-    return [PAIR_MISMATCH.at(f"{inputs.evaluate_spec} {key}", message)]
+    return [COMPARISON_UNEQUAL.at(f"{inputs.evaluate_spec} {key}", message, SAME_MODEL_AND_FRAMES)]
 
 
 def same_frames(inputs: Inputs) -> list[Problem]:
@@ -63,7 +66,10 @@ def same_frames(inputs: Inputs) -> list[Problem]:
         for key, of_training in SAME_IN_BOTH.items()
         if trained[of_training] != evaluated[key]
     ]
-    return [PAIR_MISMATCH.at(inputs.evaluate_spec, message, severity="warning") for message in differing]
+    return [
+        COMPARISON_UNEQUAL.at(inputs.evaluate_spec, message, SAME_MODEL_AND_FRAMES, severity="warning")
+        for message in differing
+    ]
 
 
 def _pair(inputs: Inputs) -> tuple[TrainSpec, EvaluateSpec]:

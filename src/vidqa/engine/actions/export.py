@@ -30,7 +30,8 @@ from vidqa.engine.export._base import ExportFormat
 from vidqa.engine.export.adapter import ADAPTER, load_adapted, merged_adapter
 from vidqa.engine.export.proof import prove_loss, require_same_loss, stock_loss
 from vidqa.engine.model import DTYPES
-from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_PROOF_SAMPLE, ENGINE_WEIGHTS_MISMATCH, unwritable
+from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_PROOF_SAMPLE, unwritable
+from vidqa.families.problems import MODEL_BROKEN
 from vidqa.planning.adapters import base_precision
 from vidqa.planning.plan import sources
 from vidqa.planning.resume_compat import same_weights, weights_hash
@@ -110,7 +111,7 @@ def _require_same_base(base: Path, facts: dict[str, Any]) -> None:
     if trained_on and not same_weights(trained_on, base):
         now = weights_hash(base)
         message = f"its weights are not those that the run started from ({now[:12]} instead of {trained_on[:12]})"
-        raise ENGINE_WEIGHTS_MISMATCH.error(base, message, "Put the base model of the run back into that folder.")
+        raise MODEL_BROKEN.error(base, message, "Put the base model of the run back into that folder.")
 
 
 def copied(export: Path, out: Path) -> tuple[ExportFormat, Path]:

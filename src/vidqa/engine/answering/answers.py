@@ -19,9 +19,10 @@ from vidqa.core.run_folder import RunFolder
 from vidqa.data import fingerprint
 from vidqa.data.problems import shown_names
 from vidqa.data.record import Record
-from vidqa.engine.problems import ENGINE_ANSWERS_MISSING, ENGINE_ANSWERS_UNREADABLE
+from vidqa.engine.problems import ENGINE_ANSWERS_MISSING
 from vidqa.evaluation.results import FREE
 from vidqa.families.chat import Chat
+from vidqa.planning.problems import RESUME_MISMATCH
 from vidqa.planning.requests import Result
 from vidqa.planning.resume_compat import weights_hash
 from vidqa.planning.samples import Planner, Sample
@@ -73,7 +74,7 @@ class SavedAnswers:
     def read(self) -> dict[str, Answer]:
         """All ranks' answers by sample id; the first answer of an id counts. A torn last line is cut off the file, and
         lines without JSON are skipped: those samples are answered again. Both are reported. Call it while no rank
-        writes. Raises ENGINE_ANSWERS_UNREADABLE for JSON that is not an answer."""
+        writes. Raises RESUME_MISMATCH for JSON that is not an answer."""
         answers: dict[str, Answer] = {}
         for path in sorted(self.folder.glob("rank-*.jsonl")):
             lines = path.read_bytes().split(b"\n")
@@ -87,7 +88,8 @@ class SavedAnswers:
                     if (answer.finish_reason == "scored") != (answer.logprobs is not None):
                         raise msgspec.ValidationError("Answers have `logprobs` where they are scored, and only there")
                 except msgspec.ValidationError as wrong:
-                    raise ENGINE_ANSWERS_UNREADABLE.error(f"{path}:{number}", str(wrong)) from wrong
+                    remedy = "correct or remove the line, or answer all again with evaluation.skip_saved = false"
+                    raise RESUME_MISMATCH.error(f"{path}:{number}", f"no saved answer: {wrong}", remedy) from wrong
                 except (ValueError, RecursionError):
                     broken += 1
                 else:

@@ -26,10 +26,10 @@ from typing import BinaryIO
 import numpy as np
 import torch
 
+from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.files import ends_of, remove
 from vidqa.core.locks import locked
 from vidqa.core.problem import Problem
-from vidqa.engine.problems import CACHE_UNUSABLE
 from vidqa.video.pool import DecodeRequest
 
 RESIZE_VERSION = 3  # part of every key: raise it when decoding or resize_frames gives other pixels
@@ -39,6 +39,7 @@ TOTAL_DIGITS = 32
 ROOM = 0.9  # an eviction goes down to this part of the limit, so that not every put evicts
 ABANDONED_S = 3600.0  # a temporary file this old belongs to a process that was killed
 LOCK_WAIT_S = 600.0  # for an eviction of another process, which looks at every entry
+OTHER_CACHE = "free space, let VIDQA_CACHE_DIR name a folder of another disk, or lower the limit of the cache"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -47,7 +48,7 @@ class FrameCache:
 
     Any number of processes of one machine may use one folder. An entry that is removed while another process has it
     mapped stays readable there, since Linux keeps the bytes of an unlinked file until the last map is gone.
-    Raises CACHE_UNUSABLE when the folder cannot be written.
+    Raises ENV_FILE_REFUSED when the folder cannot be written.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
@@ -60,7 +61,7 @@ class FrameCache:
             with self._locked():
                 pass
         except OSError as failed:
-            raise CACHE_UNUSABLE.error(folder, f"it cannot be written: {failed.strerror}") from failed
+            raise FILE_REFUSED.error(folder, f"it cannot be written: {failed.strerror}", OTHER_CACHE) from failed
 
     def key(self, request: DecodeRequest) -> str | None:
         """Names the frames of one request; None where the file cannot be read, which decoding it will explain.
@@ -103,7 +104,7 @@ class FrameCache:
     def put(self, key: str | None, frames: np.ndarray) -> Problem | None:
         """Store uint8 frames, making room first. Frames larger than the limit are not stored.
 
-        Returns the warning CACHE_UNUSABLE the first time the disk refuses; nothing is stored after that.
+        Returns the warning ENV_FILE_REFUSED the first time the disk refuses; nothing is stored after that.
         """
         if key is None or self._full or frames.nbytes > self.limit_bytes:
             return None
@@ -140,10 +141,10 @@ class FrameCache:
     def _refused(self, failed: OSError) -> Problem:
         """The disk is full, which the run survives, or the cache is of no use, which it does not."""
         if failed.errno not in NO_SPACE:
-            raise CACHE_UNUSABLE.error(self.folder, f"it cannot be written: {failed.strerror}") from failed
+            raise FILE_REFUSED.error(self.folder, f"it cannot be written: {failed.strerror}", OTHER_CACHE) from failed
         self._full = True
         message = f"{failed.strerror}; from here on frames are decoded every time"
-        return CACHE_UNUSABLE.at(self.folder, message, severity="warning")
+        return FILE_REFUSED.at(self.folder, message, OTHER_CACHE, severity="warning")
 
     def _path(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.npy"

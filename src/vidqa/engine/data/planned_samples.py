@@ -13,9 +13,10 @@ from vidqa.core.cli import note
 from vidqa.core.files import write_json
 from vidqa.core.problem import Exit, Problem, ProblemError, raise_errors
 from vidqa.core.run_folder import PLAN, RunFolder
+from vidqa.data.problems import EMPTY
 from vidqa.data.record import Record
 from vidqa.engine.distributed import World
-from vidqa.engine.problems import ENGINE_BAD_SAMPLE, ENGINE_NO_SAMPLES
+from vidqa.engine.problems import CHECK_LOG, ENGINE_BAD_SAMPLE
 from vidqa.evaluation.rewards import question_problems
 from vidqa.planning import plan_cache
 from vidqa.planning.pairs import pair_problems
@@ -58,7 +59,7 @@ def prepare_training(spec: TrainSpec, planner: Planner, world: World, run: RunFo
     problems += without_labels(chosen)
     chosen = usable(chosen, _longest(spec), trained=True)
     if not chosen:
-        raise ENGINE_NO_SAMPLES.error(spec.custom.train_dataset.annotation_path, "no training sample is usable")
+        raise EMPTY.error(spec.custom.train_dataset.annotation_path, "no training sample is usable", CHECK_LOG)
     return Prepared(chosen, held, plan.data_fingerprint, problems + more)
 
 
@@ -69,7 +70,7 @@ def prepare_questions(spec: GrpoSpec, planner: Planner, world: World, run: RunFo
     chosen, problems = fitting(spec, plan.sets["train"])
     held, more = fitting(spec, plan.sets["validation"]) if "validation" in plan.sets else ([], [])
     if not chosen:
-        raise ENGINE_NO_SAMPLES.error(spec.custom.train_dataset.annotation_path, "no question is usable")
+        raise EMPTY.error(spec.custom.train_dataset.annotation_path, "no question is usable", CHECK_LOG)
     rewards = spec.train.train_policy.reward_function
     records = [sample.record for sample in chosen]
     raise_errors(question_problems(records, rewards, balanced=spec.engine.balance == "label"))
@@ -90,7 +91,7 @@ def prepare_evaluation(
     planned = shared_plan(spec, planner, world, run).sets["evaluation"]
     samples, problems = fitting(spec, planned)
     if not samples:
-        raise ENGINE_NO_SAMPLES.error(spec.dataset.annotation_path, "no sample can be evaluated")
+        raise EMPTY.error(spec.dataset.annotation_path, "no sample can be evaluated", CHECK_LOG)
     return planned.records, samples, problems
 
 

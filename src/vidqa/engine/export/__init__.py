@@ -34,7 +34,7 @@ def load_export(
 ) -> Any:
     """A plain transformers model from an export or any model folder; with `base`, `export` is an adapter that stock
     PEFT loads and merges. Weights that are quantized are dequantized, except with `keep_few_bits` those that
-    `load_quantized` keeps. Raises MODEL_FILE_MISSING, MODEL_QUANTIZED for such a base, and ENGINE_WEIGHTS_MISMATCH
+    `load_quantized` keeps. Raises MODEL_BROKEN, MODEL_QUANTIZED for such a base, and MODEL_BROKEN
     for a missing or surplus tensor."""
     if base is not None:
         require_plain_weights(base, "an adapter is put on")

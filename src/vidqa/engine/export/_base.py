@@ -42,7 +42,7 @@ class ExportFormat:
                                        Raises ENGINE_SAVE_FAILED on all of them, and leaves earlier exports alone
     check(export, base)                raises ENGINE_UNPROVEN where it does not hold the base model's tensors
     load(export, base, dtype, device)  a plain transformers model in eval mode, made by stock libraries. Raises
-                                       MODEL_FILE_MISSING, ENGINE_WEIGHTS_MISMATCH
+                                       MODEL_BROKEN, MODEL_BROKEN
     """
 
     name: str

@@ -19,9 +19,8 @@ from vidqa.engine.families import family_of
 from vidqa.engine.loading.freeze import is_adapter, is_added, lora_config
 from vidqa.engine.loading.safetensors_reader import stored_tensors
 from vidqa.engine.model.quantized_base import round_layers
-from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.families._base import read_json
-from vidqa.families.problems import MODEL_FILE_MISSING
+from vidqa.families.problems import MODEL_BROKEN
 from vidqa.planning.adapters import CONFIG, PRECISION, adapter_name, base_precision, check_adapter
 
 if TYPE_CHECKING:
@@ -82,16 +81,16 @@ def load_adapted(export: Path, base: Path, dtype: torch.dtype) -> PeftModel:
     try:
         adapted = PeftModel.from_pretrained(model, export)
     except (OSError, SafetensorError, ValueError) as broken:
-        raise MODEL_FILE_MISSING.error(export, f"PEFT cannot load it: {broken}") from broken
+        raise MODEL_BROKEN.error(export, f"PEFT cannot load it: {broken}") from broken
     except RuntimeError as unlike:
-        raise ENGINE_WEIGHTS_MISMATCH.error(export, f"the adapter is of another model: {unlike}") from unlike
+        raise MODEL_BROKEN.error(export, f"the adapter is of another model: {unlike}") from unlike
     # PEFT only warns of names that it does not find; an adapter that changes nothing must not pass for one. Whoever
     # stored an adapter of embeddings with PEFT itself may have the base model's embeddings beside it.
     needed = set(get_peft_model_state_dict(adapted, save_embedding_layers=False))
     allowed = set(get_peft_model_state_dict(adapted, save_embedding_layers=True))
     if different := (needed - stored) | (stored - allowed):
         message = f"{len(different)} tensor names of the adapter are not the model's: {sorted(different)[:3]}"
-        raise ENGINE_WEIGHTS_MISMATCH.error(export, message)
+        raise MODEL_BROKEN.error(export, message)
     return adapted
 
 

@@ -18,9 +18,9 @@ from vidqa.engine.families import family_of as family_of_model
 from vidqa.engine.families import torch_half
 from vidqa.engine.loading.safetensors_reader import model_tensors, stored_tensors
 from vidqa.engine.model.quantized import dequantize
-from vidqa.engine.problems import ENGINE_UNPROVEN, ENGINE_WEIGHTS_MISMATCH
+from vidqa.engine.problems import ENGINE_UNPROVEN
 from vidqa.families import family_of
-from vidqa.families.problems import MODEL_FILE_MISSING
+from vidqa.families.problems import MODEL_BROKEN
 
 STEM = "model"
 
@@ -56,11 +56,11 @@ def load_weights(folder: Path, dtype: torch.dtype) -> Any:
             folder, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
         )
     except (OSError, SafetensorError, ValueError) as broken:
-        raise MODEL_FILE_MISSING.error(folder, f"transformers cannot load it: {broken}") from broken
+        raise MODEL_BROKEN.error(folder, f"transformers cannot load it: {broken}") from broken
     kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
     if left := {kind: sorted(info[kind]) for kind in kinds if info.get(kind)}:
         message = f"transformers reports {json.dumps(left, default=str)[:400]}"
-        raise ENGINE_WEIGHTS_MISMATCH.error(folder, message)
+        raise MODEL_BROKEN.error(folder, message)
     return model
 
 

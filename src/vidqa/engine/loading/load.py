@@ -29,11 +29,10 @@ from vidqa.engine.memory import host_memory_like
 from vidqa.engine.model import DTYPES
 from vidqa.engine.model.float8 import use_float8
 from vidqa.engine.model.quantized_base import QuantizedLinear, quantize_layers, quantized_layers
-from vidqa.engine.problems import ENGINE_WEIGHTS_MISMATCH
 from vidqa.engine.torch_private import compute_local_shape_and_global_offset, dtensor_like
 from vidqa.families import family_of as tables_of
 from vidqa.families import require_plain_weights
-from vidqa.families.problems import MODEL_FILE_MISSING, MODEL_UNSUPPORTED
+from vidqa.families.problems import MODEL_BROKEN, MODEL_UNSUPPORTED
 from vidqa.planning.adapters import adapter_name, adapter_problems, base_problems
 from vidqa.planning.budget.activation_checkpointing import Recompute
 from vidqa.spec import check_with_heads
@@ -126,7 +125,7 @@ def meta_model(folder: Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(folder)
     except (*BY_A_CONFIG, StrictDataclassError) as broken:
-        raise MODEL_FILE_MISSING.error(folder / "config.json", f"config.json cannot be read: {broken}") from broken
+        raise MODEL_BROKEN.error(folder / "config.json", f"config.json cannot be read: {broken}") from broken
     family = torch_half(tables)
     if refusal := family.refusal(config):
         raise MODEL_UNSUPPORTED.error(folder / "config.json", refusal)
@@ -187,7 +186,7 @@ def _shard(
 
 def own_rows(model: Any, folder: Path) -> list[RowRead]:
     """The reads of this rank's rows of every base parameter from the folder's safetensors. Raises
-    ENGINE_WEIGHTS_MISMATCH for a missing, unexpected or wrongly shaped tensor."""
+    MODEL_BROKEN for a missing, unexpected or wrongly shaped tensor."""
     files = model_tensors(folder)
     family = family_of(model)
     if model.config.tie_word_embeddings and family.embeddings in files:
@@ -201,7 +200,7 @@ def own_rows(model: Any, folder: Path) -> list[RowRead]:
     missing = sorted({*map(base_name, expected), *quantized} - set(files))
     unexpected = sorted(set(files) - named_twice - set(quantized))
     if missing or unexpected:
-        raise ENGINE_WEIGHTS_MISMATCH.error(
+        raise MODEL_BROKEN.error(
             folder,
             f"{len(missing)} tensors missing ({', '.join(missing[:3])}...), "
             f"{len(unexpected)} unexpected ({', '.join(unexpected[:3])}...)",
@@ -211,7 +210,7 @@ def own_rows(model: Any, folder: Path) -> list[RowRead]:
     for name, shape in (shapes | {name: layer.shape for name, layer in quantized.items()}).items():
         if files[name].shape != shape:
             message = f"{name} has shape {list(files[name].shape)}, the config says {list(shape)}"
-            raise ENGINE_WEIGHTS_MISMATCH.error(folder, message)
+            raise MODEL_BROKEN.error(folder, message)
     for name, parameter in expected.items():
         local, first = local_rows(parameter)
         if local.numel():

@@ -21,7 +21,7 @@ from queue import SimpleQueue
 import torch
 
 from vidqa.families import family_of
-from vidqa.families.problems import MODEL_FILE_MISSING
+from vidqa.families.problems import MODEL_BROKEN
 from vidqa.families.weights import read_header, weight_files
 
 THREADS = 8  # of a rank, where there are as many cores
@@ -64,10 +64,10 @@ class _Piece:
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Every tensor of a model folder by name. Raises MODEL_FILE_MISSING."""
+    """Every tensor of a model folder by name. Raises MODEL_BROKEN."""
     files = weight_files(folder)
     if not files:
-        raise MODEL_FILE_MISSING.error(folder, "the folder has no weights in safetensors files")
+        raise MODEL_BROKEN.error(folder, "the folder has no weights in safetensors files")
     return {name: stored for path in files for name, stored in _tensors(path).items()}
 
 
@@ -95,11 +95,11 @@ def _tensors(path: Path) -> dict[str, StoredTensor]:
             for name, tensor in header.items()
         }
     except KeyError as unknown:
-        raise MODEL_FILE_MISSING.error(path, f"it holds numbers of the type {unknown}") from unknown
+        raise MODEL_BROKEN.error(path, f"it holds numbers of the type {unknown}") from unknown
 
 
 def read_rows(reads: Sequence[RowRead]) -> None:
-    """Fill every `into`. Raises MODEL_FILE_MISSING for a file that ends early."""
+    """Fill every `into`. Raises MODEL_BROKEN for a file that ends early."""
     pieces: SimpleQueue[_Piece | None] = SimpleQueue()
     for piece in sorted((p for read in reads for p in _pieces(read)), key=lambda p: (p.path, p.offset)):
         pieces.put(piece)
@@ -170,5 +170,5 @@ def _read_at(handle: int, piece: _Piece, into: torch.Tensor) -> None:
     while left:
         count = os.preadv(handle, [left], offset)
         if not count:
-            raise MODEL_FILE_MISSING.error(piece.path, f"the file ends at byte {offset}")
+            raise MODEL_BROKEN.error(piece.path, f"the file ends at byte {offset}")
         left, offset = left[count:], offset + count

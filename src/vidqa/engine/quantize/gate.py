@@ -24,9 +24,9 @@ import torch
 from vidqa.core.cli import note
 from vidqa.core.environment import OF_THE_ENGINE, PARENT, foreign_environment, python_path
 from vidqa.core.files import read_object, write_json, write_text
-from vidqa.core.problem import ProblemError
+from vidqa.core.problem import JOB_FAILED, ProblemError
 from vidqa.core.run_folder import RunFolder
-from vidqa.engine.problems import ENGINE_QUANTIZE_EVALUATION, ENGINE_QUANTIZE_GATE
+from vidqa.engine.problems import ENGINE_QUANTIZE_GATE
 from vidqa.engine.quantize.card import FACTS, tries_table, write_card
 from vidqa.evaluation.comparison import compare, judge_drop
 from vidqa.evaluation.pages import comparison_text
@@ -50,7 +50,7 @@ def pass_gate(
 ) -> None:
     """Evaluate the folders `base` and `quantized` with the spec's evaluation, compare their answers, and write the
     outcome into quantize.json, the model card and comparison.txt. While the gate fails, `write` quantizes again without
-    the next of `kept_candidates` (names of fused groups) and returns the folder. Raises ENGINE_QUANTIZE_EVALUATION, and
+    the next of `kept_candidates` (names of fused groups) and returns the folder. Raises JOB_FAILED, and
     ENGINE_QUANTIZE_GATE if no candidate passes."""
     evaluation, before = load(spec.quantize.evaluate, "evaluate"), run.path / "evaluations/before"
     evaluate(evaluation, base, before)
@@ -83,7 +83,7 @@ def pass_gate(
 
 def evaluate(evaluation: Any, model: Path, run_dir: Path) -> None:
     """Evaluate a model folder with an EvaluateSpec, in processes that end with this one; the answers are written into
-    `run_dir`. Raises the problems of that run, or ENGINE_QUANTIZE_EVALUATION."""
+    `run_dir`. Raises the problems of that run, or JOB_FAILED."""
     note(f"evaluating {model}")
     run_dir.mkdir(parents=True, exist_ok=True)
     model_keys = {"model.model_name": str(model), "model.enable_lora": False, "model.base_model_path": ""}
@@ -101,7 +101,8 @@ def evaluate(evaluation: Any, model: Path, run_dir: Path) -> None:
     )
     if completed.returncode:
         problems = RunFolder(run_dir).read_problems()
-        failed = ENGINE_QUANTIZE_EVALUATION.error(run_dir, f"it ended with {completed.returncode}")
+        remedy = "read its log; the quantized folder is there: evaluate both models with scripts/launch.py evaluate"
+        failed = JOB_FAILED.error(run_dir, f"the evaluation ended with {completed.returncode}", remedy)
         raise ProblemError(problems) if problems else failed
 
 

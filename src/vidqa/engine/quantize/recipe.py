@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from vidqa.core._optional import require
+from vidqa.core._optional import GPU_UNFIT, require
 from vidqa.engine.families import family_of
-from vidqa.engine.problems import ENGINE_QUANTIZE_AWQ
 from vidqa.planning.quantization import QuantizationPlan
 from vidqa.spec.quantize_tables import GROUPED, is_smoothed, method_of
 
@@ -25,10 +24,12 @@ SMOOTHED = [
 def compress(model: Any, plan: QuantizationPlan, quantize: Any, source: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Quantize the planned layers of a stock model in place, its decoder alone: vision features are part of `rows`, the
     decoder's inputs, so that samples with any kinds of media calibrate the same traced forward. No `rows` round without
-    data. Raises ENGINE_QUANTIZE_AWQ without a GPU."""
+    data. Raises ENV_GPU_UNFIT for AWQ without a GPU."""
     oneshot = require("llmcompressor", "quantize").oneshot
     if method_of(quantize) == "awq" and not torch.cuda.is_available():
-        raise ENGINE_QUANTIZE_AWQ.error("quantize.method", "no GPU is here")
+        raise GPU_UNFIT.error(
+            "quantize.method", "AWQ needs a GPU, and none is here", "leave it at auto, which takes GPTQ, or use a GPU"
+        )
     layers = family_of(model).decoder_layers
     decoder = model.get_submodule(layers.rpartition(".")[0])
     decoder.config._name_or_path = str(source)

@@ -27,13 +27,14 @@ from vidqa.core.environment import world_size
 from vidqa.core.files import now, read_object, write_json
 from vidqa.core.problem import Exit, ProblemError, raise_errors
 from vidqa.core.run_folder import EXPORT, RunFolder
+from vidqa.data.problems import EMPTY
 from vidqa.engine.data.planned_samples import fitting, shared_plan
 from vidqa.engine.distributed import World, alone
 from vidqa.engine.export.adapter import MERGED, merged_adapter
 from vidqa.engine.export.weights import load_weights
 from vidqa.engine.export.writing import copy_settings
 from vidqa.engine.memory import release_memory
-from vidqa.engine.problems import ENGINE_NO_SAMPLES, ENGINE_QUANTIZE_ADAPTER, unwritable
+from vidqa.engine.problems import CHECK_LOG, unwritable
 from vidqa.engine.quantize.calibration import PROVING, Calibration, choose_calibration, decoded, decoder_rows
 from vidqa.engine.quantize.card import FACTS, write_card
 from vidqa.engine.quantize.gate import RecordedOutputs, kept_group_candidates, output_errors, pass_gate, record_outputs
@@ -48,6 +49,7 @@ from vidqa.planning.samples import Planner, calibration_planner
 from vidqa.spec import check_with_gpus, load
 from vidqa.spec.models import QuantizeSpec
 from vidqa.spec.parent_layers import view_of
+from vidqa.spec.problems import MODEL
 from vidqa.spec.quantize_tables import method_of, needs_calibration
 
 NAME = "final"  # of the export of the run, as --parent-run finds it
@@ -143,20 +145,21 @@ def calibration_of(spec: QuantizeSpec, planner: Planner, world: World, run: RunF
     samples, _ = fitting(spec, planned.sets["calibration"])
     learned = usable(samples, spec.quantize.max_sequence_length, trained=True)
     if not learned:
-        raise ENGINE_NO_SAMPLES.error(spec.dataset.annotation_path, "no sample has an answer that is learned")
+        raise EMPTY.error(spec.dataset.annotation_path, "no sample has an answer that is learned", CHECK_LOG)
     return choose_calibration(spec, learned, planned.data_fingerprint)
 
 
 def source_folder(spec: QuantizeSpec, run: RunFolder, world: World) -> Path:
     """The folder of whole weights that is quantized: the model's own, or <run>/merged, written as by export.py --merge.
-    Raises MODEL_QUANTIZED, ENGINE_QUANTIZE_ADAPTER."""
+    Raises MODEL_QUANTIZED, SPEC_MODEL."""
     export_dir = Path(spec.model.model_path)
     if not spec.model.enable_lora:
         return export_dir
     base, trained_by = Path(spec.model.base_model_path), export_dir.parent.parent / "spec.toml"
     require_plain_weights(base, "an adapter is merged into")
     if not trained_by.is_file():
-        raise ENGINE_QUANTIZE_ADAPTER.error(export_dir, f"there is no {trained_by}")
+        message = f"this adapter is in no run of training: there is no {trained_by}"
+        raise MODEL.error(export_dir, message, "name RUN/safetensors/NAME of its run, or merge it first")
     recorded = read_object(trained_by.with_name("run.json")).get("action", "train")
     trained: Any = load(trained_by, recorded)
     note(f"merging {export_dir} into {base}")

@@ -12,7 +12,7 @@ from typing import Any, Generic
 
 import torch
 
-from vidqa.core._optional import GPU_ARCH, require
+from vidqa.core._optional import GPU_UNFIT, require
 from vidqa.core.environment import world_size
 from vidqa.core.problem import Exit, ProblemError, raise_errors
 from vidqa.core.run_folder import RunFolder
@@ -48,12 +48,12 @@ from vidqa.spec.train_rules import bitsandbytes_key
 
 
 def start_world(spec: TrainSpec) -> World:
-    """Join the ranks of a training. Raises what check_with_gpus finds, ENV_PACKAGE_MISSING, and ENV_GPU_ARCH."""
+    """Join the ranks of a training. Raises what check_with_gpus finds, ENV_PACKAGE_MISSING, and ENV_GPU_UNFIT."""
     raise_errors(check_with_gpus(spec, world_size()))
     if (key := bitsandbytes_key(spec)) is not None:
         require("bitsandbytes", EXTRA)
         if torch.cuda.is_available() and torch.cuda.get_device_capability() < FIRST_OF_BITSANDBYTES:
-            raise GPU_ARCH.error(key, "bitsandbytes has no kernels for this GPU", f"Leave {key} at its default.")
+            raise GPU_UNFIT.error(key, "bitsandbytes has no kernels for this GPU", f"Leave {key} at its default.")
     mesh = spec.policy.parallelism
     world = distributed.start(mesh.dp_replicate_size, mesh.dp_shard_size, spec.engine.step_timeout_s, mesh.cp_size)
     if world.device.type == "cpu":

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from vidqa.core.problem import Problem
+from vidqa.data.problems import EMPTY
 from vidqa.engine.answering.answers import answer_of
 from vidqa.engine.answering.prompts import Prompts
 from vidqa.engine.data.collate import Collator
@@ -18,7 +19,7 @@ from vidqa.engine.data.prefetch import Prefetcher
 from vidqa.engine.distributed import World
 from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.loading.fsdp import Resharding
-from vidqa.engine.problems import ENGINE_NO_SAMPLES
+from vidqa.engine.problems import CHECK_LOG
 from vidqa.engine.training.objectives import SUPERVISED, Objective
 from vidqa.evaluation.results import make_item
 from vidqa.planning.packing import pack_budget, padded_length, plan_micro_batches, plan_packs
@@ -78,7 +79,7 @@ class Validator:
 
     @torch.no_grad()
     def _losses(self, model: Any) -> dict[str, float]:
-        """The means of loss and metrics over the objective's count. Raises ENGINE_NO_SAMPLES where that is 0."""
+        """The means of loss and metrics over the objective's count. Raises DATA_EMPTY where that is 0."""
         names = self.objective.metrics
         total = torch.zeros(2 + len(names), dtype=torch.float64, device=self.world.device)
         bad: list[Problem] = []
@@ -93,7 +94,7 @@ class Validator:
         dist.all_reduce(total)
         self.bad_samples.report(bad)
         if not total[1]:
-            raise ENGINE_NO_SAMPLES.error("validation", "of no sample a token could be predicted")
+            raise EMPTY.error("validation", "of no sample a token could be predicted", CHECK_LOG)
         loss, *means = (total[[0, *range(2, 2 + len(names))]] / total[1]).tolist()
         return {"val/avg_loss": loss, **{f"val/{name}": mean for name, mean in zip(names, means, strict=True)}}
 

@@ -219,7 +219,7 @@ def test_launch_cannot_write_its_output(case: Case) -> None:
 
 ENGINE_FAULTS = {
     "records": ([same_id_twice, empty_answer], {"DATA_FIELD"}),
-    "clips": ([empty_clip, spec("policy.model_max_length", 30)], {"VIDEO_UNREADABLE", "SAMPLE_TOO_LONG"}),
+    "clips": ([empty_clip, spec("policy.model_max_length", 30)], {"MEDIA_UNREADABLE", "SAMPLE_TOO_LONG"}),
     "batch": ([spec("train.train_batch_per_replica", 64)], {"SPEC_ZERO_STEPS"}),
 }
 

@@ -82,7 +82,7 @@ def test_a_named_pipe(started: SimpleNamespace) -> None:
     (started.root / "videos/1.mp4").unlink()
     os.mkfifo(started.root / "videos/1.mp4")
     told = started.told(started.start())
-    assert named(told) and all("VIDEO_UNREADABLE: " in text for text in named(told)), told
+    assert named(told) and all("MEDIA_UNREADABLE: " in text for text in named(told)), told
 
 
 def test_a_decoder_that_hangs(started: SimpleNamespace) -> None:

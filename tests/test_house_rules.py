@@ -72,12 +72,12 @@ BROAD_EXCEPTS = {
 }
 PREFIXES = {
     "core": {"ENV", "INTERNAL", "INTERRUPTED", "JOB", "LOCK", "REMOVAL", "SPEC", "USAGE"},
-    "video": {"IMAGE", "MEDIA", "VIDEO"},
+    "video": {"MEDIA", "VIDEO"},
     "data": {"DATA", "HUB", "OUTPUT", "STORAGE"},
     "families": {"CHAT", "MODEL"},
     "spec": {"AUTOML", "SPEC"},
     "planning": {"QUANTIZE", "RESUME", "SAMPLE"},
-    "evaluation": {"COMPARISON", "METRIC", "POSTER", "RESULTS", "REWARD"},
+    "evaluation": {"COMPARISON", "METRIC", "RESULTS", "REWARD"},
     "datatools": {"DATATOOLS"},
     "jobs": {"EXPORT", "JOB", "PLATFORM"},
     "preflight": {"BUDGET", "DATA", "ENV", "MODEL"},

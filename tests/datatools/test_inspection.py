@@ -131,7 +131,7 @@ def test_tokens_are_those_of_the_processor(found: Inspection, model: Path, root:
 def test_problems_are_all_there(found: Inspection) -> None:
     assert found.facts["problems"] == {
         "DATA_FIELD": 2,
-        "VIDEO_UNREADABLE": 1,
+        "MEDIA_UNREADABLE": 1,
         "MEDIA_READ_DIFFERENTLY": 1,
         "DATATOOLS_DUPLICATES": 2,
     }

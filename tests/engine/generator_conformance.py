@@ -20,7 +20,7 @@ from generator_world import DRAWN, GREEDY, Answering, World, changed
 from vidqa.core.problem import ProblemError
 from vidqa.engine.generators._base import Generator
 from vidqa.planning.requests import Request, Result, Sampling
-from vidqa.video.problems import VIDEO_UNREADABLE
+from vidqa.video.problems import MEDIA_UNREADABLE
 
 
 def test_answers_are_those_of_stock_transformers_to_each_prompt_alone(world: World, answers: Answering) -> None:
@@ -109,7 +109,7 @@ def test_a_prompt_that_is_too_long_is_an_error_and_the_others_go_on(world: World
 
 def test_frames_that_cannot_be_had_are_an_error_and_the_others_go_on(world: World, answers: Answering) -> None:
     def broken() -> list[np.ndarray]:
-        raise ProblemError([VIDEO_UNREADABLE.at("clip.mp4", "no picture in it")])
+        raise ProblemError([MEDIA_UNREADABLE.at("clip.mp4", "no picture in it")])
 
     first, *others = world.prompts
     found = answers([replace(first, frames=broken), *others])

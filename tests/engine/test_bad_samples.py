@@ -15,9 +15,9 @@ from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine.data.planned_samples import BadSamples
 from vidqa.engine.distributed import Context, alone
-from vidqa.video.problems import VIDEO_DECODE_TIMEOUT, VIDEO_UNREADABLE
+from vidqa.video.problems import MEDIA_UNREADABLE, VIDEO_DECODE_TIMEOUT
 
-LATE, BROKEN = (code.at("a.mp4", "not decoded") for code in (VIDEO_DECODE_TIMEOUT, VIDEO_UNREADABLE))
+LATE, BROKEN = (code.at("a.mp4", "not decoded") for code in (VIDEO_DECODE_TIMEOUT, MEDIA_UNREADABLE))
 
 
 @pytest.mark.parametrize("problem", [LATE, BROKEN])

@@ -23,10 +23,10 @@ from vidqa.engine.data.claims import Claims, Waiting
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.engine.data.frames import FrameSource
 from vidqa.video.pool import DecodeRequest
-from vidqa.video.problems import VIDEO_UNREADABLE
+from vidqa.video.problems import MEDIA_UNREADABLE
 
 KEY, OTHER = "a1" * 32, "b2" * 32
-PROBLEM = VIDEO_UNREADABLE.at("a.mp4", "what the owner of the claim found")
+PROBLEM = MEDIA_UNREADABLE.at("a.mp4", "what the owner of the claim found")
 
 
 def key_of(cache: FrameCache, path: Path) -> str:
@@ -60,7 +60,7 @@ def test_a_failure_is_told_to_those_whom_it_concerns(tmp_path: Path) -> None:
     [
         b"",
         b"\0" * 200,
-        b'{"code": "VIDEO_UNREADABLE", "whe',
+        b'{"code": "MEDIA_UNREADABLE", "whe',
         b"[]",
         json.dumps({**PROBLEM.as_dict(), "message": None}).encode(),
     ],

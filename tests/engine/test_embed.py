@@ -103,7 +103,7 @@ def test_vectors_are_those_of_the_stock_model(world: SimpleNamespace, finished: 
 
 def test_a_broken_video_is_one_problem_and_the_others_are_embedded(finished: Path) -> None:
     table = Table(finished).whole(TEXTS)
-    assert table.columns["problem"] == [*[None] * (len(table) - 1), "VIDEO_UNREADABLE"]
+    assert table.columns["problem"] == [*[None] * (len(table) - 1), "MEDIA_UNREADABLE"]
     lengths = np.linalg.norm(table.media, axis=1)
     assert lengths[-1] == 0 and table.columns["sample_id"][-1] == "broken"
     texts_alone = [not media for media in table.columns["media"]]

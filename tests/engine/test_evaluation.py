@@ -270,13 +270,13 @@ def test_a_broken_clip_is_quarantined_and_counts_as_not_answered(world: SimpleNa
     run_here("evaluate", spec, tmp_path / "run")
     assert [item["response"] is None for item in _answers(tmp_path / "run")] == [False, False, True, True]
     metrics = json.loads((tmp_path / "run/metrics.json").read_text())
-    assert metrics["n"] == 4 and {p["code"] for p in metrics["quarantined"]} == {"VIDEO_UNREADABLE"}
+    assert metrics["n"] == 4 and {p["code"] for p in metrics["quarantined"]} == {"MEDIA_UNREADABLE"}
     (warning,) = metrics["problems"]
     assert (warning["code"], warning["severity"]) == ("ENGINE_BAD_SAMPLE", "warning")
     assert warning["message"] == "2 of 4 samples were not asked: r2, r3"
     run_engine("evaluate", _spec(tmp_path, broken), tmp_path / "strict", check=False)
     problems = json.loads((tmp_path / "strict/problems.json").read_text())
-    assert {p["code"] for p in problems} == {"VIDEO_UNREADABLE"}
+    assert {p["code"] for p in problems} == {"MEDIA_UNREADABLE"}
     assert json.loads((tmp_path / "strict/status.json").read_text())["exit_code"] == 3
 
 

@@ -71,7 +71,7 @@ def test_answers_are_those_of_an_evaluation(world: SimpleNamespace, finished: Pa
 def test_a_broken_video_is_an_error_of_its_own(finished: Path) -> None:
     row = rows_of(finished)[-1]
     assert (row["id"], row["response"], row["status"]) == ("broken", None, "error")
-    assert row["problem"]["code"] == "VIDEO_UNREADABLE" and "broken.mp4" in row["problem"]["where"]
+    assert row["problem"]["code"] == "MEDIA_UNREADABLE" and "broken.mp4" in row["problem"]["where"]
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["records"] == len(rows_of(finished)) and summary["statuses"]["error"] == 1
     assert json.loads((finished / "status.json").read_text())["state"] == "COMPLETE"

@@ -132,7 +132,7 @@ def test_unreadable_posters_are_a_problem(tmp_path, content):
         path.write_bytes(content)
     with pytest.raises(ProblemError) as error:
         poster_frames(str(path), None, [0])
-    assert error.value.problems[0].code == "POSTER_UNREADABLE"
+    assert error.value.problems[0].code == "MEDIA_UNREADABLE"
 
 
 def test_every_failure_is_a_card_with_frames(tmp_path, video):

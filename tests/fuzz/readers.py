@@ -261,7 +261,7 @@ def a_probe_table() -> bytes:
         **{"path": "/", "member": None, "kind": "video", "content_key": "c", "plan_key": "p"},
         **{"fps": 8.0, "frames": 6, "width": 48, "height": 32, "duration_s": 0.75, "rotation": 0},
         **{"frames_decoded": 4, "decode_s": 0.1, "glance": bytes(192)},
-        **{"code": "VIDEO_UNREADABLE", "message": "m", "remedy": "r", "exit_code": 3},
+        **{"code": "MEDIA_UNREADABLE", "message": "m", "remedy": "r", "exit_code": 3},
     )
     return _written(lambda path: probe_table.write_rows(path, [row]), "parquet")
 

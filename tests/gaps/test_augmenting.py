@@ -42,7 +42,7 @@ def annotated(tmp_path: Path) -> Path:
 def test_each_variant_is_a_clip_with_its_provenance(annotated: Path, tmp_path: Path, name: str) -> None:
     out = tmp_path / "out"
     rows, problems = augment(Augmentation(annotations=annotated, out=out, only=(name,)))
-    assert [problem.code for problem in problems] == ["VIDEO_UNREADABLE"] and "broken.mp4" in problems[0].where
+    assert [problem.code for problem in problems] == ["MEDIA_UNREADABLE"] and "broken.mp4" in problems[0].where
     records = load_records(out / "augmented.json")
     assert len(records) == len(rows) == 3 and len({record.id for record in records}) == 3
     assert {record.provenance.origin for record in records if record.provenance} == {"augmented"}

@@ -140,7 +140,7 @@ def test_near_copies_are_taken_once(world: World) -> None:
 def test_clips_of_the_kpi_set_and_broken_ones_are_left_out(world: World) -> None:
     like = [row for row in world.rows if row["question"] == ASKED]
     like[0]["media"] = str(world.root / "kpi/k3.mp4")
-    like[1]["problem"] = "VIDEO_UNREADABLE"
+    like[1]["problem"] = "MEDIA_UNREADABLE"
     found = world.mine(per_gap=20)
     ids = {row["id"] for row in found.annotations}
     assert not ids & {like[0]["sample_id"], like[1]["sample_id"]} and len(ids) == 18

@@ -61,7 +61,7 @@ def test_every_question_is_asked_about_every_file(world: Path, tmp_path: Path) -
     ]
     assert [row["status"] == "error" for row in rows] == [False] * 4 + [True] * 2 + [False] * 2
     (problem,) = found["problems"]  # of two questions about one file
-    assert (problem["code"], problem["where"]) == ("VIDEO_UNREADABLE", str(world / "data/videos/2.mp4"))
+    assert (problem["code"], problem["where"]) == ("MEDIA_UNREADABLE", str(world / "data/videos/2.mp4"))
     assert [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()] == rows
     with (tmp_path / "all.csv").open(newline="", encoding="utf-8") as file:
         table = list(csv.DictReader(file))

@@ -162,7 +162,7 @@ def test_every_record_that_cannot_be_used_is_named_though_many_are_alike(folder:
     assert [sample.record.id for sample in samples] == ["2"]
     assert [problem.where.split(":")[0] for problem in problems] == [f"set.json[{n}] (id {n})" for n in "0134"]
     assert [problem.code for problem in problems] == [
-        *("CHAT_SPECIAL_TOKEN_IN_TEXT", "VIDEO_UNREADABLE", "CHAT_SPECIAL_TOKEN_IN_TEXT", "VIDEO_UNREADABLE"),
+        *("CHAT_SPECIAL_TOKEN_IN_TEXT", "MEDIA_UNREADABLE", "CHAT_SPECIAL_TOKEN_IN_TEXT", "MEDIA_UNREADABLE"),
     ]
     assert all(f"set.json[{n}] turn 1" in problem.where for n, problem in zip("03", problems[::2], strict=True))
 

@@ -537,28 +537,28 @@ def _(case: Case) -> None:
 # Media
 
 
-@broken("clip of no bytes", "VIDEO_UNREADABLE")
+@broken("clip of no bytes", "MEDIA_UNREADABLE")
 def _(case: Case) -> None:
     (case.media / "0.mp4").write_bytes(b"")
 
 
-@broken("text for a clip", "VIDEO_UNREADABLE")
+@broken("text for a clip", "MEDIA_UNREADABLE")
 def _(case: Case) -> None:
     (case.media / "0.mp4").write_text("This is not a video.\n" * 100)
 
 
-@broken("noise for a clip", "VIDEO_UNREADABLE")
+@broken("noise for a clip", "MEDIA_UNREADABLE")
 def _(case: Case) -> None:
     (case.media / "0.mp4").write_bytes(np.random.default_rng(0).bytes(5000))
 
 
-@broken("half a clip", "VIDEO_UNREADABLE")
+@broken("half a clip", "MEDIA_UNREADABLE")
 def _(case: Case) -> None:
     data = (case.media / "0.mp4").read_bytes()
     (case.media / "0.mp4").write_bytes(data[: len(data) // 2])
 
 
-@broken("half a clip with its index in front", "VIDEO_FRAME_MISSING")
+@broken("half a clip with its index in front", "MEDIA_UNREADABLE")
 def _(case: Case) -> None:
     path = case.media / "0.mov"
     write_clip(case.media / "0.mp4", frames=64, fps=8, width=320, height=240)
@@ -576,7 +576,7 @@ def remux(source: Path, target: Path, **options: str) -> None:
                 written.mux(packet)
 
 
-@broken("pictures damaged", "VIDEO_UNREADABLE")
+@broken("pictures damaged", "MEDIA_UNREADABLE")
 def _(case: Case) -> None:
     write_clip(case.media / "1.mp4", frames=48, fps=8, width=320, height=240)
     whole = bytearray((case.media / "1.mp4").read_bytes())
@@ -586,13 +586,13 @@ def _(case: Case) -> None:
     (case.media / "1.mp4").write_bytes(whole)
 
 
-@broken("sound only", "VIDEO_UNREADABLE")
+@broken("sound only", "MEDIA_UNREADABLE")
 def _(case: Case) -> None:
     with av.open(str(case.media / "0.mp4"), "w") as container:
         mux_silence(container, container.add_stream("aac", rate=48000))
 
 
-@broken("a pipe for a clip", "VIDEO_UNREADABLE")
+@broken("a pipe for a clip", "MEDIA_UNREADABLE")
 def _(case: Case) -> None:
     (case.media / "0.mp4").unlink()
     os.mkfifo(case.media / "0.mp4")
@@ -604,13 +604,13 @@ def _(case: Case) -> None:
     case.spec["engine.decode_timeout_s"] = 0.001
 
 
-@broken("a broken picture", "IMAGE_UNREADABLE")
+@broken("a broken picture", "MEDIA_UNREADABLE")
 def _(case: Case) -> None:
     (case.media / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(50))
     picture(case, "a.png")
 
 
-@broken("a picture of no bytes", "IMAGE_UNREADABLE")
+@broken("a picture of no bytes", "MEDIA_UNREADABLE")
 def _(case: Case) -> None:
     (case.media / "a.jpg").touch()
     picture(case, "a.jpg")
@@ -676,7 +676,7 @@ def _(case: Case) -> None:
     case.train[0]["video"] = "gone.mp4"
 
 
-@broken("a broken video in an archive", "VIDEO_UNREADABLE")
+@broken("a broken video in an archive", "MEDIA_UNREADABLE")
 def _(case: Case) -> None:
     (case.media / "0.mp4").write_bytes(b"no video at all")
     archive(case, "videos.tar", "w")

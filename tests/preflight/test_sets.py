@@ -204,19 +204,19 @@ def test_missing_media_are_left_out_where_broken_ones_are(case: Case) -> None:
     case.train[0]["video"] = "nowhere.mp4"
     (case.folder / "broken.mp4").write_bytes(b"no video")
     case.train[2]["video"] = str(case.folder / "broken.mp4")
-    assert {p.code for p in case.look() if p.severity == "error"} == {"DATA_MEDIA_MISSING", "VIDEO_UNREADABLE"}
+    assert {p.code for p in case.look() if p.severity == "error"} == {"DATA_MEDIA_MISSING", "MEDIA_UNREADABLE"}
     case.spec["engine.on_bad_sample"] = "quarantine"
     found = case.look()
     assert {p.severity for p in found} == {"warning"}
-    assert {p.code for p in found} >= {"DATA_MEDIA_MISSING", "VIDEO_UNREADABLE"}
-    assert sum("nowhere.mp4" in p.where and p.code == "VIDEO_UNREADABLE" for p in found) == 1
+    assert {p.code for p in found} >= {"DATA_MEDIA_MISSING", "MEDIA_UNREADABLE"}
+    assert sum("nowhere.mp4" in p.where and p.code == "MEDIA_UNREADABLE" for p in found) == 1
     report = case.report()
     asked = specs.load(case.write(), "train")
     world, run = SimpleNamespace(is_main=True, on_main=lambda make: make()), RunFolder(case.folder / "run")
     prepared = prepare_training(asked, training_planner(asked, case.shared_model), world, run)
     left_out = prepared.quarantined
     assert len(load_sets(asked)["train"]) == 8 and len(prepared.train) == report.facts["train"]["samples"] == 6
-    assert [p.code for p in left_out] == ["VIDEO_UNREADABLE"] * 2 and "nowhere.mp4" in left_out[0].where
+    assert [p.code for p in left_out] == ["MEDIA_UNREADABLE"] * 2 and "nowhere.mp4" in left_out[0].where
     keys = {"dataset.annotation_path": str(case.folder / "train.json"), "engine.on_bad_sample": "quarantine"}
     evaluation = specs.load(case.evaluation(**keys), "evaluate")
     planner = evaluation_planner(evaluation, case.shared_model)

@@ -101,7 +101,7 @@ URLS: dict[str, tuple[dict[str, Any], int, str]] = {
     "a missing file": (video("file://{data}/absent.mp4"), 400, "SERVE_MEDIA_UNAVAILABLE"),
     "a folder": (video("file://{data}/videos"), 400, "SERVE_MEDIA_UNAVAILABLE"),
     "a named pipe": (video("file://{data}/pipe.mp4"), 400, "SERVE_MEDIA_UNAVAILABLE"),
-    "a playlist": (video("file://{data}/list.m3u8"), 400, "VIDEO_UNREADABLE"),
+    "a playlist": (video("file://{data}/list.m3u8"), 400, "MEDIA_UNREADABLE"),
     "a host that is not allowed": (video("http://evil.example/a.mp4"), 403, "SERVE_MEDIA_REFUSED"),
     "another port": (video("http://127.0.0.1:9/a.mp4"), 403, "SERVE_MEDIA_REFUSED"),
     "a private address by a name": (video("http://localhost:{port}/clip.mp4"), 403, "SERVE_MEDIA_REFUSED"),
@@ -119,10 +119,10 @@ URLS: dict[str, tuple[dict[str, Any], int, str]] = {
     "no bytes": (video(MP4), 400, "SERVE_MEDIA_UNAVAILABLE"),
     "another kind of file": (video("data:text/html;base64,AAAA"), 400, "SERVE_REQUEST"),
     "single frames": (video("data:video/jpeg;base64,AAAA,BBBB"), 400, "SERVE_REQUEST"),
-    "no video": (video(MP4 + coded(b"not a video at all")), 400, "VIDEO_UNREADABLE"),
-    "a playlist that is sent": (video(MP4 + coded(b"#EXTM3U\n#EXTINF:9,\n/etc/passwd\n")), 400, "VIDEO_UNREADABLE"),
-    "a list of files": (video(MP4 + coded(b"ffconcat version 1.0\nfile /etc/passwd\n")), 400, "VIDEO_UNREADABLE"),
-    "no image": (image(PNG + coded(b"\x89PNG\r\n\x1a\n")), 400, "IMAGE_UNREADABLE"),
+    "no video": (video(MP4 + coded(b"not a video at all")), 400, "MEDIA_UNREADABLE"),
+    "a playlist that is sent": (video(MP4 + coded(b"#EXTM3U\n#EXTINF:9,\n/etc/passwd\n")), 400, "MEDIA_UNREADABLE"),
+    "a list of files": (video(MP4 + coded(b"ffconcat version 1.0\nfile /etc/passwd\n")), 400, "MEDIA_UNREADABLE"),
+    "no image": (image(PNG + coded(b"\x89PNG\r\n\x1a\n")), 400, "MEDIA_UNREADABLE"),
     "a video as an image": (image(MP4), 400, "SERVE_REQUEST"),
 }
 
@@ -178,7 +178,7 @@ def test_hostile_addresses_have_a_code(served: Served, elsewhere: int) -> None:
 def test_pictures_that_grow_are_refused_before_they_are_decoded(served: Served) -> None:
     for size, status, code in (
         ((12_000, 12_000), 413, "SERVE_TOO_LARGE"),
-        ((60_000, 60_000), 400, "IMAGE_UNREADABLE"),
+        ((60_000, 60_000), 400, "MEDIA_UNREADABLE"),
     ):
         assert len(png(*size)) < 40_000
         refused(served, asked(image(PNG + coded(png(*size))), "What?"), status, code)

@@ -238,7 +238,7 @@ def test_a_tar_member_is_read_in_place(tmp_path):
     assert probe(archive, "a/ä b.mp4").frame_count == 24
     assert frame_numbers(decode_frames(archive, "a/ä b.mp4", [3, 20])) == [3, 20]
     assert frame_numbers(decode_frames(archive, "a/c.mkv", [3, 20])) == [103, 120]
-    assert problem_of(probe, archive, "a/none.mp4").code == "VIDEO_UNREADABLE"
+    assert problem_of(probe, archive, "a/none.mp4").code == "MEDIA_UNREADABLE"
 
 
 def problem_of(function, *arguments):
@@ -256,14 +256,14 @@ def test_broken_files_are_named(tmp_path):
     os.mkfifo(tmp_path / "pipe.mp4")
     (tmp_path / "folder.mp4").mkdir()
     expected = {
-        "empty.mp4": "VIDEO_UNREADABLE",
-        "text.mp4": "VIDEO_UNREADABLE",
-        "head.mp4": "VIDEO_UNREADABLE",
-        "list.m3u8": "VIDEO_UNREADABLE",
-        "pipe.mp4": "VIDEO_UNREADABLE",
-        "folder.mp4": "VIDEO_UNREADABLE",
-        "missing.mp4": "VIDEO_UNREADABLE",
-        "nul\0.mp4": "VIDEO_UNREADABLE",
+        "empty.mp4": "MEDIA_UNREADABLE",
+        "text.mp4": "MEDIA_UNREADABLE",
+        "head.mp4": "MEDIA_UNREADABLE",
+        "list.m3u8": "MEDIA_UNREADABLE",
+        "pipe.mp4": "MEDIA_UNREADABLE",
+        "folder.mp4": "MEDIA_UNREADABLE",
+        "missing.mp4": "MEDIA_UNREADABLE",
+        "nul\0.mp4": "MEDIA_UNREADABLE",
     }
     for name, code in expected.items():
         for found in (problem_of(probe, tmp_path / name), problem_of(decode_frames, tmp_path / name, None, [0])):
@@ -279,7 +279,7 @@ def test_sound_alone_has_no_pictures(tmp_path):
     path = tmp_path / "sound.mp4"
     with av.open(str(path), "w") as container:
         mux_silence(container, container.add_stream("aac", rate=48000))
-    assert problem_of(probe, path).code == "VIDEO_UNREADABLE"
+    assert problem_of(probe, path).code == "MEDIA_UNREADABLE"
 
 
 def test_a_file_that_was_cut_off_is_found_by_its_header(tmp_path):
@@ -295,8 +295,8 @@ def test_a_file_that_was_cut_off_is_found_by_its_header(tmp_path):
     cut = tmp_path / "cut.mp4"
     cut.write_bytes(front.read_bytes()[: -front.stat().st_size // 4])
     found = problem_of(probe, cut)
-    assert found.code == "VIDEO_FRAME_MISSING" and "200" in found.message
-    assert problem_of(decode_frames, cut, None, [199]).code == "VIDEO_FRAME_MISSING"
+    assert found.code == "MEDIA_UNREADABLE" and "200" in found.message
+    assert problem_of(decode_frames, cut, None, [199]).code == "MEDIA_UNREADABLE"
 
 
 @pytest.mark.parametrize("first_bad_byte", [0, 20])
@@ -309,14 +309,14 @@ def test_damage_is_not_decoded_in_silence(tmp_path, first_bad_byte):
     path.write_bytes(content)
     # The damaged frame, and those predicted from it up to the next keyframe at 100.
     for wanted in ([60], [61], [99], range(120)):
-        assert problem_of(decode_frames, path, None, wanted).code == "VIDEO_UNREADABLE"
+        assert problem_of(decode_frames, path, None, wanted).code == "MEDIA_UNREADABLE"
     for wanted in ([0, 59], [100], [110, 119]):
         assert frame_numbers(decode_frames(path, None, wanted)) == wanted
 
 
 def test_a_frame_number_beyond_the_end(tmp_path):
     path = write_clip(tmp_path / "short.mp4")
-    assert problem_of(decode_frames, path, None, [24]).code == "VIDEO_FRAME_MISSING"
+    assert problem_of(decode_frames, path, None, [24]).code == "MEDIA_UNREADABLE"
 
 
 def test_fps_of_the_annotation_is_compared(tmp_path):

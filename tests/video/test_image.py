@@ -86,7 +86,7 @@ def test_broken_images_are_named(tmp_path):
     for name in ("empty.png", "text.jpg", "cut.png", "missing.png", "drawing.png"):
         with pytest.raises(ProblemError) as caught:
             decode_image(tmp_path / name)
-        assert caught.value.problems[0].code == "IMAGE_UNREADABLE", name
+        assert caught.value.problems[0].code == "MEDIA_UNREADABLE", name
         assert name in caught.value.problems[0].where
 
 
@@ -97,4 +97,4 @@ def test_a_bomb_is_refused_by_its_header(tmp_path):
         with pytest.raises(ProblemError) as caught:
             function(tmp_path / "bomb.png")
         problem = caught.value.problems[0]
-        assert problem.code == "IMAGE_UNREADABLE" and "400000000 pixels" in problem.message
+        assert problem.code == "MEDIA_UNREADABLE" and "400000000 pixels" in problem.message

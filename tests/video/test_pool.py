@@ -60,12 +60,12 @@ def test_what_hangs_dies_or_fails_is_named_and_the_rest_goes_on(tmp_path, capfd)
         [2, 3],
         "MEDIA_DECODER_KILLED",
         [3, 4],
-        "VIDEO_UNREADABLE",
+        "MEDIA_UNREADABLE",
         [4, 5],
-        "VIDEO_UNREADABLE",
-        "VIDEO_UNREADABLE",
-        "VIDEO_UNREADABLE",
-        "VIDEO_FRAME_MISSING",
+        "MEDIA_UNREADABLE",
+        "MEDIA_UNREADABLE",
+        "MEDIA_UNREADABLE",
+        "MEDIA_UNREADABLE",
     ]
     problems = {r.where: a for r, a in answers.items() if isinstance(a, Problem)}
     assert "2 s" in problems[str(tmp_path / "100.mp4")].message

@@ -41,7 +41,7 @@ def test_headers_are_read_by_a_worker_too(tmp_path, plain):
     answers = [plain.submit(ProbeRequest(str(path), None, kind)) for path, kind in asked]
     found, shown, broken = [answer.result() for answer in answers]
     assert (found, shown) == (probe(clip), probe_image(picture))
-    assert isinstance(broken, Problem) and broken.code == "VIDEO_UNREADABLE"
+    assert isinstance(broken, Problem) and broken.code == "MEDIA_UNREADABLE"
 
 
 def test_without_a_transform_frames_come_back_as_decoded(tmp_path, plain):
@@ -49,7 +49,7 @@ def test_without_a_transform_frames_come_back_as_decoded(tmp_path, plain):
     image = plain.submit(ask(write_image(tmp_path / "a.png", number=3), kind="image")).result(60)
     missing = plain.submit(ask(tmp_path / "none.png", kind="image")).result(60)
     assert frame_numbers(frames) == [0, 5, 23] and frame_numbers(image) == [3]
-    assert isinstance(missing, Problem) and missing.code == "IMAGE_UNREADABLE"
+    assert isinstance(missing, Problem) and missing.code == "MEDIA_UNREADABLE"
 
 
 def test_frames_are_stored_by_the_worker_where_asked(tmp_path, numbering):
@@ -62,7 +62,7 @@ def test_frames_are_stored_by_the_worker_where_asked(tmp_path, numbering):
     frames = numbering.submit(request, store_at=str(tmp_path / "none" / "frames.npy")).result(30)
     assert frames[:, 0, 0, 0].tolist() == [3, 4]
     missing = numbering.submit(ask(tmp_path / "no.mp4"), store_at=str(tmp_path / "no.npy")).result(30)
-    assert missing.code == "VIDEO_UNREADABLE" and not (tmp_path / "no.npy").exists()
+    assert missing.code == "MEDIA_UNREADABLE" and not (tmp_path / "no.npy").exists()
 
 
 def test_what_is_not_admitted_is_cancelled_when_a_worker_is_free(tmp_path, numbering):

@@ -53,7 +53,7 @@ def test_a_first_picture_that_is_broken_is_found(tmp_path):
     clip.write_bytes(data.replace(picture, bytes(len(picture))))
     with pytest.raises(ProblemError) as stopped:
         probe(clip)
-    assert stopped.value.problems[0].code == "VIDEO_UNREADABLE"
+    assert stopped.value.problems[0].code == "MEDIA_UNREADABLE"
 
 
 def test_pictures_without_a_decoder_are_a_problem(tmp_path):
@@ -61,4 +61,4 @@ def test_pictures_without_a_decoder_are_a_problem(tmp_path):
     clip.write_bytes(clip.read_bytes().replace(b"avc1", b"zzz9"))
     with pytest.raises(ProblemError) as stopped:
         probe(clip)
-    assert stopped.value.problems[0].code == "VIDEO_UNREADABLE"
+    assert stopped.value.problems[0].code == "MEDIA_UNREADABLE"

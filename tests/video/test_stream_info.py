@@ -177,7 +177,7 @@ def test_a_first_picture_without_a_beginning(tmp_path, name, codec) -> None:
     path.write_bytes(data.replace(first, bytes(len(first))))
     with pytest.raises(ProblemError) as stopped:
         probe(path)
-    assert stopped.value.problems[0].code == "VIDEO_UNREADABLE"
+    assert stopped.value.problems[0].code == "MEDIA_UNREADABLE"
 
 
 def test_the_picture_that_asks_for_a_turn_is_whole() -> None:

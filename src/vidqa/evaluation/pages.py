@@ -176,7 +176,7 @@ def _interval(difference: Difference) -> str:
 
 def posters(line: dict[str, Any]) -> list[bytes]:
     """JPEG of the frames that a line of a rollouts file names, for the page of any training. Raises
-    POSTER_UNREADABLE."""
+    MEDIA_UNREADABLE."""
     media = line.get("media") or ()  # older files have none
     return [jpeg for medium in media for jpeg in poster_frames(medium["path"], medium["member"], medium["frames"])]
 

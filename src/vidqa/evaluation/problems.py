@@ -48,12 +48,6 @@ METRIC_ONE_ANSWER = Code(
     "Compare the accuracy with majority_accuracy; balance the answers of the training set (scripts/inspect_dataset.py "
     "counts them) before training again.",
 )
-POSTER_UNREADABLE = Code(
-    "POSTER_UNREADABLE",
-    "Poster frames could not be read from a video or image.",
-    "Check that the file still is where it was during the evaluation and plays.",
-    Exit.INPUT,
-)
 
 COMPARISON_UNEQUAL = Code(
     "COMPARISON_UNEQUAL",

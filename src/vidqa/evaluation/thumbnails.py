@@ -13,10 +13,10 @@ from PIL import Image
 from vidqa.core.pages.page import card_images
 from vidqa.core.problem import ProblemError
 from vidqa.data.archive import archive_and_member, locate
-from vidqa.evaluation.problems import POSTER_UNREADABLE
 from vidqa.video.decode import read_frames
 from vidqa.video.image import decode_image
 from vidqa.video.probe import probe
+from vidqa.video.problems import MEDIA_UNREADABLE
 from vidqa.video.source import place
 
 LIMIT_S = 20.0  # per file: a report never waits longer for one
@@ -28,7 +28,7 @@ def poster_frames(path: str, member: str | None, indices: Sequence[int], width: 
     """JPEG of each source frame in `indices` (presentation order), `width` pixels wide, shown upright.
 
     `member` is the name inside the archive `path`. An index past the end gives the last frame. Raises
-    POSTER_UNREADABLE where the file cannot be read or decoded within LIMIT_S.
+    MEDIA_UNREADABLE where the file cannot be read or decoded within LIMIT_S.
     """
     frames = _frames(path, member, lambda count: [min(max(0, index), count - 1) for index in indices], width)[1]
     return list(map(_jpeg, frames))
@@ -44,7 +44,7 @@ def card_frames(video: str, count: int) -> dict[str, Any]:
 
 def gray_frames(video: str, count: int, width: int) -> tuple[float, np.ndarray]:
     """The length of a video in seconds, and `count` frames evenly over it in gray, float32 [T, H, W]. Raises
-    POSTER_UNREADABLE."""
+    MEDIA_UNREADABLE."""
     seconds, images = _spread(video, count, width)
     return seconds, np.stack([np.asarray(image.convert("L"), np.float32) for image in images])
 
@@ -74,7 +74,8 @@ def _frames(
         images = {number: _resized(pixels, width) for number, pixels in zip(sorted(set(numbers)), decoded, strict=True)}
         return meta.duration_s, [images[number] for number in numbers]
     except ProblemError as error:
-        raise POSTER_UNREADABLE.error(place(path, member), error.problems[0].message) from error
+        remedy = "check that the file still is where it was during the evaluation and plays"
+        raise MEDIA_UNREADABLE.error(place(path, member), error.problems[0].message, remedy) from error
 
 
 def _image(path: str, member: str | None, no_video: ProblemError) -> np.ndarray:

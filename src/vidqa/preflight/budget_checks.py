@@ -25,19 +25,21 @@ from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.spec.keys import value_at
 from vidqa.spec.models import GrpoSpec, TrainSpec
 from vidqa.spec.run_tables import Vision
+from vidqa.video.problems import MEDIA_UNREADABLE, VIDEO_DECODE_TIMEOUT
 
 EXPLAINED = 10  # too long samples that get a suggested change
 SHARING_STEPS, TIMED_STEPS = 50, 200  # whose work is summed; the others are like them
 # The speedup is smaller than the share of work saved: two questions a video halve the work and gave 1.5 times the
 # samples/s. Below this share nothing is suggested.
 PAYS = 1 / 3
+OF_FILES = (MEDIA_UNREADABLE.name, VIDEO_DECODE_TIMEOUT.name)
 
 
 def tokens(inputs: Inputs) -> list[Problem]:
     """Plan every sample and count its tokens as the engine does."""
     sets = inputs.planned.values()
     # The media checks report what is wrong with a file, once instead of for every record.
-    problems = [p for part in sets for p in part.problems if not p.code.startswith(("VIDEO_", "IMAGE_"))]
+    problems = [p for part in sets for p in part.problems if p.code not in OF_FILES]
     inputs.facts |= token_facts(inputs)
     refused = [sample for part in sets for sample in too_long(part.samples, inputs.longest_allowed)]
     for place, sample in enumerate(sorted(refused, key=lambda sample: -sample.length)):

@@ -15,7 +15,7 @@ from vidqa.core.files import ends_of, replacing
 from vidqa.video.pool import DecodeRequest
 
 NAME = "media_probe.parquet"
-DECODING_VERSION = 3  # part of every plan's key: raise it when a file may now give other frames or another problem
+DECODING_VERSION = 4  # part of every plan's key: raise it when a file may now give other frames or another problem
 EDGE_BYTES = 1 << 16  # read from each end of a file to tell whether it has changed
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vidqa.video.probe import read_stream_info
-from vidqa.video.problems import VIDEO_DECODE_TIMEOUT, VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
+from vidqa.video.problems import MEDIA_UNREADABLE, VIDEO_DECODE_TIMEOUT
 from vidqa.video.source import open_video, place
 from vidqa.video.timeline import MAX_REORDERED, Stamp, Timeline, read_timeline
 
@@ -27,8 +27,8 @@ PACKETS_COMPARED = 64  # some frames of a stream that reorders any are in anothe
 def read_frames(
     path: str | Path, member: str | None, numbers: Sequence[int], *, deadline: float | None = None
 ) -> Iterator[np.ndarray]:
-    """Yields uint8 [H, W, 3] for each number of `numbers`, which must ascend. Raises VIDEO_UNREADABLE,
-    VIDEO_FRAME_MISSING, and VIDEO_DECODE_TIMEOUT once the clock `time.monotonic` is past `deadline`."""
+    """Yields uint8 [H, W, 3] for each number of `numbers`, which must ascend. Raises MEDIA_UNREADABLE,
+    and VIDEO_DECODE_TIMEOUT once the clock `time.monotonic` is past `deadline`."""
     from av.video.reformatter import VideoReformatter
 
     where = place(path, member)
@@ -38,7 +38,7 @@ def read_frames(
         rotation = read_stream_info(path, member, container, stream).rotation
     if numbers and not 0 <= numbers[0] <= numbers[-1] < timeline.count:
         message = f"frames {numbers[0]} to {numbers[-1]} are wanted, the file has {timeline.count}"
-        raise VIDEO_FRAME_MISSING.error(where, message)
+        raise MEDIA_UNREADABLE.error(where, message)
     with ExitStack() as opened:
         walk, shown, pixels = _Walk(path, member, timeline, opened, deadline), -1, None
         converter = VideoReformatter()  # one for all: making one takes longer than a small frame, and starts threads
@@ -48,9 +48,9 @@ def read_frames(
                 frame, shown = walk.to(picture), picture
                 if frame is None:
                     message = f"frame {number} is not there, though the container counts {timeline.count} frames"
-                    raise VIDEO_FRAME_MISSING.error(where, message)
+                    raise MEDIA_UNREADABLE.error(where, message)
                 if walk.damaged:
-                    raise VIDEO_UNREADABLE.error(where, f"frame {number}, or one that it is predicted from, is damaged")
+                    raise MEDIA_UNREADABLE.error(where, f"frame {number}, or one that it is predicted from, is damaged")
                 stored = converter.reformat(frame, format="rgb24", threads=1).to_ndarray()
                 pixels = np.ascontiguousarray(np.rot90(stored, rotation // 90))
             yield pixels

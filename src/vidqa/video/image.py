@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from vidqa.video.problems import IMAGE_UNREADABLE
+from vidqa.video.problems import MEDIA_UNREADABLE
 from vidqa.video.source import extent, place
 from vidqa.video.types import ImageMeta
 
@@ -35,7 +35,7 @@ PIXELS_AND_END = (b"IDAT", b"IEND")
 
 
 def probe_image(path: str | Path, member: str | None = None) -> ImageMeta:
-    """Size of an image as shown, from its header. Raises IMAGE_UNREADABLE."""
+    """Size of an image as shown, from its header. Raises MEDIA_UNREADABLE."""
     with _opened(path, member) as image:
         orientation = _orientation(image)
         (width, height), mode = image.size, image.mode
@@ -45,7 +45,7 @@ def probe_image(path: str | Path, member: str | None = None) -> ImageMeta:
 
 def decode_image(path: str | Path, member: str | None = None) -> np.ndarray:
     """uint8 [1, H, W, 3], RGB; an alpha channel is dropped, of several pictures the first one is taken. Grey values of
-    more than 8 bits and floats are clipped to 0 to 255, not scaled. Raises IMAGE_UNREADABLE."""
+    more than 8 bits and floats are clipped to 0 to 255, not scaled. Raises MEDIA_UNREADABLE."""
     from PIL import Image, ImageOps
 
     with _opened(path, member) as image:
@@ -62,7 +62,7 @@ def _opened(path: str | Path, member: str | None) -> Iterator[ImageFile]:
     from PIL import ContainerIO, Image
 
     where = place(path, member)
-    offset, length = extent(path, member, IMAGE_UNREADABLE)
+    offset, length = extent(path, member)
     _prepare()
     try:
         with open(path, "rb") as file:
@@ -71,9 +71,9 @@ def _opened(path: str | Path, member: str | None) -> Iterator[ImageFile]:
                 yield image
     except Image.UnidentifiedImageError as unknown:
         kinds = ", ".join(FORMATS)
-        raise IMAGE_UNREADABLE.error(where, f"it is none of the kinds that are read: {kinds}") from unknown
+        raise MEDIA_UNREADABLE.error(where, f"it is none of the kinds that are read: {kinds}") from unknown
     except (Image.DecompressionBombError, *BROKEN) as broken:
-        raise IMAGE_UNREADABLE.error(where, f"Pillow cannot decode it: {broken or type(broken).__name__}") from broken
+        raise MEDIA_UNREADABLE.error(where, f"Pillow cannot decode it: {broken or type(broken).__name__}") from broken
 
 
 @cache

@@ -26,7 +26,7 @@ import numpy as np
 
 from vidqa.core.environment import child_environment
 from vidqa.core.problem import Problem
-from vidqa.video.problems import IMAGE_UNREADABLE, MEDIA_DECODER_KILLED, VIDEO_DECODE_TIMEOUT, VIDEO_UNREADABLE
+from vidqa.video.problems import MEDIA_DECODER_KILLED, MEDIA_UNREADABLE, VIDEO_DECODE_TIMEOUT
 from vidqa.video.source import place
 from vidqa.video.types import ImageMeta, VideoMeta
 
@@ -89,7 +89,7 @@ class DecodePool:
     `store` names a function that writes all frames of a request to a file, f(path, frames): frames then reach other
     processes without passing through a pipe and through this process.
     A request that takes too long gives VIDEO_DECODE_TIMEOUT and costs its worker, which is replaced; so does one that
-    makes the worker die (VIDEO_UNREADABLE or IMAGE_UNREADABLE). A worker that the system kills, which is what it does
+    makes the worker die (MEDIA_UNREADABLE). A worker that the system kills, which is what it does
     when memory is full, says nothing about the file: the request is tried again while no other worker decodes, and
     gives MEDIA_DECODER_KILLED where that one is killed, too. Workers die with this process, however it ends.
     """
@@ -226,8 +226,7 @@ class _Server(threading.Thread):
                 return VIDEO_DECODE_TIMEOUT.at(request.where, f"not decoded within {self.pool.timeout_s:g} s")
             return self._receive()
         except (EOFError, OSError):
-            unreadable = IMAGE_UNREADABLE if request.kind == "image" else VIDEO_UNREADABLE
-            return unreadable.at(request.where, f"the decoder {self._exit_reason()}")
+            return MEDIA_UNREADABLE.at(request.where, f"the decoder {self._exit_reason()}")
 
     def _receive(self) -> Answered:
         assert self.pipe is not None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.video.image import probe_image
-from vidqa.video.problems import MEDIA_READ_DIFFERENTLY, VIDEO_UNREADABLE
+from vidqa.video.problems import MEDIA_READ_DIFFERENTLY, MEDIA_UNREADABLE
 from vidqa.video.source import open_video, place
 from vidqa.video.timeline import read_timeline
 from vidqa.video.types import ImageMeta, VideoMeta
@@ -57,7 +57,7 @@ def probe(path: str | Path, member: str | None = None) -> VideoMeta:
     Size and rotation are those that the decoder gives its pictures, asked for with the head of the first one; whether
     pictures are damaged only decoding tells. The frame count is the number of frames that are in the file, not what the
     container claims. A few milliseconds for MP4 and MOV; other containers are read through once.
-    Raises VIDEO_UNREADABLE, VIDEO_FRAME_MISSING (the file was cut off).
+    Raises MEDIA_UNREADABLE.
     """
     with open_video(path, member, header_alone=True) as (container, stream):
         timeline = read_timeline(path, member, container, stream)
@@ -139,14 +139,14 @@ class StreamInfo:
 def read_stream_info(
     path: str | Path, member: str | None, container: InputContainer, stream: VideoStream
 ) -> StreamInfo:
-    """The look of an opened stream, which must stand before its first packet. Raises VIDEO_UNREADABLE."""
+    """The look of an opened stream, which must stand before its first packet. Raises MEDIA_UNREADABLE."""
     look = _by_first_packet(container, stream)
     if look is not None:
         return look
     with open_video(path, member) as (again, again_stream):
         frame = next(again.decode(again_stream), None)
     if frame is None:
-        raise VIDEO_UNREADABLE.error(place(path, member), "none of its frames can be decoded")
+        raise MEDIA_UNREADABLE.error(place(path, member), "none of its frames can be decoded")
     return _stream_info(frame.width, frame.height, frame.rotation)
 
 

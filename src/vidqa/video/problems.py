@@ -2,12 +2,14 @@
 
 from vidqa.core.problem import Code, Exit
 
-VIDEO_UNREADABLE = Code(
-    "VIDEO_UNREADABLE",
-    "A video file is missing, empty, broken, without moving pictures (sound only, a cover picture), of a kind that "
-    "FFmpeg cannot decode, or of pictures with more than 67,108,864 pixels (8192 x 8192).",
-    "Play it with `ffplay FILE`; copy it again, encode it again with `ffmpeg -i FILE -c:v libx264 NEW.mp4` (scaled "
-    "down with `-vf scale=1920:-2` where it is too large), or leave it out.",
+MEDIA_UNREADABLE = Code(
+    "MEDIA_UNREADABLE",
+    "A video or image is missing, empty, broken, cut off before the frames that its container claims, without moving "
+    "pictures (sound only, a cover picture), of a kind that is not read, or of more pixels than are read: 67,108,864 "
+    "(8192 x 8192) of a video, 178,956,970 of an image.",
+    "Play it with `ffplay FILE` or open it with an image viewer; copy it again from its source, encode it again with "
+    "`ffmpeg -i FILE -c:v libx264 NEW.mp4` (scaled down with `-vf scale=1920:-2` where it is too large), save an image "
+    "again as PNG or JPEG, or leave it out.",
 )
 VIDEO_DECODE_TIMEOUT = Code(
     "VIDEO_DECODE_TIMEOUT",
@@ -21,11 +23,6 @@ MEDIA_DECODER_KILLED = Code(
     "Give the job more memory, or fewer decode workers (train.train_policy.dataloader_num_workers; of an evaluation "
     "engine.decode_workers); then try again.",
     Exit.ENVIRONMENT,
-)
-VIDEO_FRAME_MISSING = Code(
-    "VIDEO_FRAME_MISSING",
-    "A video has fewer frames than its container claims: it was cut off or is damaged.",
-    "Copy it again from its source, or rewrite it with `ffmpeg -i FILE -c:v libx264 NEW.mp4`.",
 )
 MEDIA_KEYS = Code(
     "MEDIA_KEYS",
@@ -46,9 +43,4 @@ MEDIA_TOO_NARROW = Code(
     "MEDIA_TOO_NARROW",
     "A video or image is more than 200 times as long on one side as on the other; the model's processor refuses it.",
     "Crop it, or leave it out of the annotations.",
-)
-IMAGE_UNREADABLE = Code(
-    "IMAGE_UNREADABLE",
-    "An image file is missing, empty, broken, larger than 178,956,970 pixels, or of a kind that is not read.",
-    "Open it with an image viewer; save it again as PNG or JPEG, or leave it out.",
 )

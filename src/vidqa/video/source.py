@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vidqa.core.problem import Code, ProblemError
-from vidqa.video.problems import VIDEO_UNREADABLE
+from vidqa.core.problem import ProblemError
+from vidqa.video.problems import MEDIA_UNREADABLE
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -40,32 +40,34 @@ def place(path: str | Path, member: str | None) -> str:
     return str(path) if member is None else f"{path}!{member}"
 
 
-def extent(path: str | Path, member: str | None, unreadable: Code = VIDEO_UNREADABLE) -> tuple[int, int]:
-    """(offset, length) in bytes of a medium inside the file `path`. Raises `unreadable`."""
+def extent(path: str | Path, member: str | None) -> tuple[int, int]:
+    """(offset, length) in bytes of a medium inside the file `path`. Raises MEDIA_UNREADABLE."""
     where = place(path, member)
     try:
         status = Path(path).stat()
     except (OSError, ValueError) as failed:
         reason = failed.strerror if isinstance(failed, OSError) else str(failed)
-        raise unreadable.error(where, f"{path} cannot be opened: {reason}") from failed
+        raise MEDIA_UNREADABLE.error(where, f"{path} cannot be opened: {reason}") from failed
     if not stat.S_ISREG(status.st_mode):  # a named pipe would hang whoever opens it
-        raise unreadable.error(where, f"{path} is not a regular file", "Give the path of a file.")
+        raise MEDIA_UNREADABLE.error(where, f"{path} is not a regular file", "Give the path of a file.")
     offset, length = 0, status.st_size
     if member is not None:
-        offset, length = _member(path, member, where, unreadable)
+        offset, length = _member(path, member, where)
     if length == 0:
-        raise unreadable.error(where, "the file has 0 bytes", "Copy or record it again, or leave it out.")
+        raise MEDIA_UNREADABLE.error(where, "the file has 0 bytes", "Copy or record it again, or leave it out.")
     return offset, length
 
 
-def _member(path: str | Path, member: str, where: str, unreadable: Code) -> tuple[int, int]:
+def _member(path: str | Path, member: str, where: str) -> tuple[int, int]:
     status = Path(path).stat()
     try:
         members = _tar_members(str(path), status.st_size, status.st_mtime_ns)
     except (tarfile.TarError, OSError) as broken:
-        raise unreadable.error(where, f"{path} cannot be read as an uncompressed tar: {broken}") from broken
+        raise MEDIA_UNREADABLE.error(where, f"{path} cannot be read as an uncompressed tar: {broken}") from broken
     if member not in members:
-        raise unreadable.error(where, f"the archive has no member {member!r}", "Check the name in the annotations.")
+        raise MEDIA_UNREADABLE.error(
+            where, f"the archive has no member {member!r}", "Check the name in the annotations."
+        )
     return members[member]
 
 
@@ -80,7 +82,7 @@ def _tar_members(path: str, size: int, mtime_ns: int) -> dict[str, tuple[int, in
 def _open_container(
     path: str | Path, member: str | None, options: dict[str, str] | None = None
 ) -> Iterator[InputContainer]:
-    """An FFmpeg container; whatever FFmpeg refuses, here or in the block, becomes VIDEO_UNREADABLE.
+    """An FFmpeg container; whatever FFmpeg refuses, here or in the block, becomes MEDIA_UNREADABLE.
 
     Only this file is ever opened: playlists, which name others, are refused. `options` are FFmpeg's own.
     """
@@ -96,7 +98,7 @@ def _open_container(
         with av.open(url, options=safe | (options or {}), **lenient) as container:
             yield container
     except av.error.FFmpegError as broken:
-        raise VIDEO_UNREADABLE.error(place(path, member), f"FFmpeg cannot decode it: {broken.strerror}") from broken
+        raise MEDIA_UNREADABLE.error(place(path, member), f"FFmpeg cannot decode it: {broken.strerror}") from broken
 
 
 @contextmanager
@@ -116,13 +118,13 @@ def open_video(
         if not streams:
             kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "no"
             message = f"the file has {kinds} streams, none of moving pictures"
-            raise VIDEO_UNREADABLE.error(place(path, member), message, "Check the name in the annotations.")
+            raise MEDIA_UNREADABLE.error(place(path, member), message, "Check the name in the annotations.")
         if streams[0].codec_context is None:
-            raise VIDEO_UNREADABLE.error(place(path, member), "FFmpeg has no decoder for its pictures")
+            raise MEDIA_UNREADABLE.error(place(path, member), "FFmpeg has no decoder for its pictures")
         width, height = streams[0].width, streams[0].height
         if width * height > MAX_PIXELS:
             message = f"its pictures have {width} x {height} pixels, more than {MAX_PIXELS:,}"
-            raise VIDEO_UNREADABLE.error(place(path, member), message, SCALE_DOWN)
+            raise MEDIA_UNREADABLE.error(place(path, member), message, SCALE_DOWN)
         streams[0].codec_context.thread_count = 1
         streams[0].codec_context.options = dict(LIMITS)
         yield container, streams[0]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from vidqa.video.h264_fields import SecondFieldDetector
-from vidqa.video.problems import VIDEO_FRAME_MISSING, VIDEO_UNREADABLE
+from vidqa.video.problems import MEDIA_UNREADABLE
 from vidqa.video.source import extent, open_video, place
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Timeline:
 
 
 def read_timeline(path: str | Path, member: str | None, container: InputContainer, stream: VideoStream) -> Timeline:
-    """The timeline of an opened stream, which is left where it was. Raises VIDEO_UNREADABLE, VIDEO_FRAME_MISSING.
+    """The timeline of an opened stream, which is left where it was. Raises MEDIA_UNREADABLE.
 
     MP4 and MOV hold a table of all frames, which is read with the header. Other containers, and tables that are
     uneven, edited or incomplete, are read packet by packet, without decoding.
@@ -152,7 +152,7 @@ def _from_table(path: str | Path, member: str | None, stream: VideoStream) -> Ti
     whole = sum(entry.pos + entry.size <= length for entry in entries)
     if whole < len(entries):
         message = f"the container lists {len(entries)} frames, the file ends after {whole}"
-        raise VIDEO_FRAME_MISSING.error(place(path, member), message)
+        raise MEDIA_UNREADABLE.error(place(path, member), message)
     tick_s = float(stream.time_base or 1)
     # Decoding times: as evenly spaced as presentation times, in another order.
     fps = _even_rate(np.array([entry.timestamp for entry in entries]) * tick_s, stream)
@@ -180,7 +180,7 @@ def _from_packets(path: str | Path, member: str | None, container: InputContaine
             decoded_at.append(packet.dts)
             last = max(last, packet.pos or 0)
     if not stamps:
-        raise VIDEO_UNREADABLE.error(place(path, member), "the video stream has no frames")
+        raise MEDIA_UNREADABLE.error(place(path, member), "the video stream has no frames")
     name = container.format.name
     first = next((number for number, stamp in enumerate(stamps) if stamp.is_keyframe), 0)
     packets = PacketList(tuple(stamps), first, 0, frozenset(seconds))

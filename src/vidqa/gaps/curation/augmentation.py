@@ -38,7 +38,7 @@ from vidqa.gaps.curation.variants import (
 )
 from vidqa.gaps.problems import GENERATOR
 from vidqa.video.encode import write_h264
-from vidqa.video.problems import VIDEO_UNREADABLE
+from vidqa.video.problems import MEDIA_UNREADABLE
 
 ANNOTATIONS, PREVIEW, SUMMARY = "augmented.json", "preview.html", "augmentation.json"
 GENERATED = "generated.json"
@@ -88,7 +88,7 @@ def augment(request: Augmentation) -> tuple[list[Row], list[Problem]]:
                     break
                 except (OSError, av.FFmpegError) as refused:
                     message = f"no variant of it can be written: {refused}"
-                    problems.append(VIDEO_UNREADABLE.at(clip.file, message, severity="warning"))
+                    problems.append(MEDIA_UNREADABLE.at(clip.file, message, severity="warning"))
                     break
         if request.counter and (counter := countered(record.question, record.answer)):
             opposite = _with_turn(record, *counter)

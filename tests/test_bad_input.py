@@ -355,7 +355,7 @@ def test_a_disk_that_fills_up_with_checkpoints(
     disk = small_disk(2 * sizes.export + sizes.checkpoint * 3 // 2 + sizes.rest)
     steps = saving_case(case, disk, mode)
     said = script("launch", "train", "--spec", case.write(), "--wait")
-    assert said.exit_code == ENVIRONMENT and "ENV_DISK_SMALL" in said.codes, said.problems
+    assert said.exit_code == ENVIRONMENT and "ENV_DISK_SPACE" in said.codes, said.problems
     job = launched if mode == "sync" else started
     ended = job(case, disk / "run", "--skip-preflight")
     assert (ended.codes, ended.exit_code) == (["ENGINE_SAVE_FAILED"], JOB_FAILED)

@@ -71,10 +71,10 @@ BROAD_EXCEPTS = {
     "engine/progress.py _carried_out": "each tracker has exceptions of its own, and none may end a training",
 }
 PREFIXES = {
-    "core": {"ENV", "INTERNAL", "INTERRUPTED", "JOB", "LOCK", "REMOVAL", "SPEC", "USAGE"},
+    "core": {"BUSY", "ENV", "INTERNAL", "INTERRUPTED", "JOB", "JOURNAL", "LOCK", "NOT", "REMOVAL", "SPEC", "USAGE"},
     "video": {"MEDIA", "VIDEO"},
-    "data": {"DATA", "HUB", "OUTPUT", "STORAGE"},
-    "families": {"CHAT", "MODEL"},
+    "data": {"DATA", "ENV", "HUB", "OUTPUT", "STORAGE", "USER"},
+    "families": {"CHAT", "MODEL", "SAMPLE"},
     "spec": {"AUTOML", "SPEC"},
     "planning": {"QUANTIZE", "RESUME", "SAMPLE"},
     "evaluation": {"COMPARISON", "METRIC", "RESULTS", "REWARD"},

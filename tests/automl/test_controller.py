@@ -101,7 +101,7 @@ def test_a_killed_controller_loses_no_trial_and_starts_none_twice(tmp_path: Path
 
 def test_another_controller_is_refused_and_a_changed_space_too(tmp_path: Path) -> None:
     study = write_study(tmp_path, max_trials=1)
-    with only_controller(study), pytest.raises(ProblemError, match=r"STUDY_BUSY"):
+    with only_controller(study), pytest.raises(ProblemError, match=r"BUSY"):
         carry_out(study)
     carry_out(study)
     text = (study / "study.toml").read_text()

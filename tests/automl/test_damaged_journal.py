@@ -60,7 +60,7 @@ def test_a_value_of_another_kind_is_told_with_its_line(study: Path) -> None:
                         reader(study)
                     except ProblemError as told:
                         problem = told.problems[0]
-                        assert problem.code in ("STUDY_JOURNAL", "STUDY_CHANGED"), told
+                        assert problem.code in ("JOURNAL_BROKEN", "STUDY_CHANGED"), told
                         assert problem.code == "STUDY_CHANGED" or problem.where.startswith(f"{path}:"), told
                         refused += 1
     finally:

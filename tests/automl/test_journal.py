@@ -59,7 +59,7 @@ def test_damage_before_the_last_line_is_refused_with_its_number(
     path = written(tmp_path, 5)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[: line - 1], instead, *lines[line:]]))
-    with pytest.raises(ProblemError, match="STUDY_JOURNAL") as refused:
+    with pytest.raises(ProblemError, match="JOURNAL_BROKEN") as refused:
         read(tmp_path)
     assert refused.value.problems[0].where.endswith(f":{line}") and said in refused.value.problems[0].message
 
@@ -79,7 +79,7 @@ def test_a_study_has_one_controller_and_says_which(tmp_path: Path) -> None:
         running = controller_of(tmp_path)
         assert running and running.is_alive
         with (
-            pytest.raises(ProblemError, match=rf"STUDY_BUSY(.|\n)*process {running.pid} on"),
+            pytest.raises(ProblemError, match=rf"BUSY(.|\n)*process {running.pid} on"),
             only_controller(tmp_path),
         ):
             pass

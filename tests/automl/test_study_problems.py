@@ -55,7 +55,7 @@ def test_a_study_that_cannot_be_read(tmp_path: Path, name: str, text: str | byte
 def test_a_journal_that_is_no_file(tmp_path: Path) -> None:
     study = write_study(tmp_path)
     (study / JOURNAL).mkdir()
-    assert code_of(lambda: status(study)) == code_of(lambda: carry_out(study)) == "STUDY_JOURNAL"
+    assert code_of(lambda: status(study)) == code_of(lambda: carry_out(study)) == "JOURNAL_BROKEN"
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

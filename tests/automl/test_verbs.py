@@ -131,14 +131,14 @@ def test_what_has_begun_is_told_of_a_damaged_journal_a_second_controller_and_a_s
     study = write_study(tmp_path, max_trials=2)
     carry_out(study)
     with only_controller(study):
-        assert codes(answer(script, capsys, "start", "--study", study)[1]) == ["STUDY_BUSY"]
+        assert codes(answer(script, capsys, "start", "--study", study)[1]) == ["BUSY"]
     for _ in range(2):
         code, said = answer(script, capsys, "stop", "--study", study)
         assert (code, said["data"]["state"]) == (0, "finished") and not journal.pending_requests(study)
     whole = (study / JOURNAL).read_bytes()
     (study / JOURNAL).write_bytes(whole.replace(b'"event": "trial"', b'"event": "trail"', 1))
     for verb in ("status", "report", "stop", "start", "suggest", "plan"):
-        assert codes(answer(script, capsys, verb, "--study", study)[1]) == ["STUDY_JOURNAL"], verb
+        assert codes(answer(script, capsys, verb, "--study", study)[1]) == ["JOURNAL_BROKEN"], verb
 
 
 def test_a_controller_that_dies_without_a_word_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_a_started_study_can_be_told_of_at_once(tmp_path: Path, monkeypatch: pyt
     commands.start(study)
     try:
         assert status(study).data["state"] == "searching"
-        with pytest.raises(ProblemError, match="STUDY_BUSY"):
+        with pytest.raises(ProblemError, match="BUSY"):
             commands.start(study)
     finally:
         begun[0].communicate()

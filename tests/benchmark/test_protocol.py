@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vidqa.benchmark.problems import BENCHMARK_CONFIG, BENCHMARK_DATA
+from vidqa.benchmark.problems import BENCHMARK_DATA
 from vidqa.benchmark.questions import read_questions
 from vidqa.benchmark.running import published, settle
 from vidqa.core.cli import SKILL_ROOT
@@ -181,7 +181,7 @@ def test_a_configuration_that_cannot_be_taken_is_named(tmp_path: Path, text: str
     config = tmp_path / "evaluate.yaml"
     with pytest.raises(ProblemError) as wrong:
         settle(tmp_path, tmp_path, "local", Resources(), model="hf_model://a/b", config=config)
-    assert [problem.code for problem in wrong.value.problems] == [BENCHMARK_CONFIG.name]
+    assert [problem.code for problem in wrong.value.problems] == ["SPEC_VALUE"]
 
 
 def test_results_of_one_data_set_are_found_below_one_model_only(tmp_path: Path) -> None:

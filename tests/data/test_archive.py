@@ -143,7 +143,7 @@ def small_disk(cache: Path) -> Iterator[Path]:
 def test_a_named_member_larger_than_half_of_the_free_disk_is_refused(tmp_path: Path, small_disk: Path) -> None:
     archive = make_tar(tmp_path / "videos.tar.gz", {"big.mp4": bytes(3 << 20), "a.mp4": b"small"})
     _, (problem,) = check_records(annotate(tmp_path, "big.mp4", "a.mp4"), archive)
-    assert (problem.code, problem.exit_code, problem.where) == ("STORAGE_NO_SPACE", 4, str(archive))
+    assert (problem.code, problem.exit_code, problem.where) == ("ENV_DISK_SPACE", 4, str(archive))
     assert "3.1 MB" in problem.message and "2.1 MB" in problem.message and "VIDQA_CACHE_DIR" in problem.remedy
     assert unpacked_files(small_disk) == {}
     assert len(load_records(annotate(tmp_path, "a.mp4"), archive)) == 1
@@ -173,7 +173,7 @@ def test_archives_that_nobody_uses_any_more_make_room_for_others(tmp_path: Path,
     third = check_records(*paths[2])
     assert third[1] == [] and set(unpacked_files(small_disk)) == {"two.mp4", "three.mp4"}  # the first one had to go
     again = check_records(*paths[0])
-    assert [problem.code for problem in again[1]] == ["STORAGE_NO_SPACE"]  # both others are in use
+    assert [problem.code for problem in again[1]] == ["ENV_DISK_SPACE"]  # both others are in use
     second.communicate("\n")
     assert check_records(*paths[0])[1] == [] and set(unpacked_files(small_disk)) == {"one.mp4", "three.mp4"}
 

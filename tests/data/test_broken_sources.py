@@ -182,7 +182,7 @@ def test_a_medium_of_a_table_that_the_disk_refuses_says_so(tmp_path: Path, monke
     folder = Path(source.media.root).parent
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.write_bytes(b"a file is in the way")
-    assert codes(tmp_path / "a.parquet") == ["STORAGE_NO_SPACE"]
+    assert codes(tmp_path / "a.parquet") == ["ENV_DISK_SPACE"]
     folder.unlink()
 
 
@@ -206,5 +206,5 @@ def test_turns_are_those_that_hold_something() -> None:
 @pytest.mark.parametrize("content", [b"\xff", b"train = 5", b"[train]\nckpt = []", b"["])
 def test_a_spec_that_names_no_destination_of_an_upload(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "spec.toml").write_bytes(content)
-    with pytest.raises(ProblemError, match="DATA_OPTION"):
+    with pytest.raises(ProblemError, match="USAGE"):
         spec_destinations(tmp_path)

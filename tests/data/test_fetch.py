@@ -85,13 +85,13 @@ def test_what_cannot_be_had_is_said_before_anything_is_written(
     server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    assert codes(out, ["agibot"]) == codes(out, []) == {"DATA_OPTION"}
+    assert codes(out, ["agibot"]) == codes(out, []) == {"USAGE"}
     assert codes(out, ["av"], Published("org/none")) <= {"STORAGE_NOT_FOUND", "STORAGE_DENIED"}
     server.gated_to = "hf_of_another"
     assert codes(out, ["av"]) == {"STORAGE_DENIED"}
     server.gated_to = None
     monkeypatch.setattr(hub_dataset, "SPARE", 1 << 60)
-    assert codes(out, ["av"]) == {"STORAGE_NO_SPACE"}
+    assert codes(out, ["av"]) == {"ENV_DISK_SPACE"}
     assert not out.exists()
     with pytest.raises(ProblemError, match="organisation/name") as unknown:
         published_set("nothing")

@@ -43,7 +43,7 @@ def test_what_it_starts_holds_nobody_up_and_writes_no_row_twice(tmp_path: Path, 
 def test_a_process_that_ends_before_its_fork_is_told(tmp_path: Path) -> None:
     body = "os.set_inheritable(OUT, True)\nsubprocess.Popen(['sleep', '120'], close_fds=False)\nos._exit(3)\nyield ROW"
     began = time.monotonic()
-    with pytest.raises(ProblemError, match=r"DATA_FUNCTION(.|\n)*exit code 3"):
+    with pytest.raises(ProblemError, match=r"USER_FUNCTION(.|\n)*exit code 3"):
         load_records(function(tmp_path, body))
     assert time.monotonic() - began < 60
 
@@ -67,7 +67,7 @@ def test_a_process_that_ends_before_its_fork_is_told(tmp_path: Path) -> None:
 )
 def test_what_it_writes_itself_is_no_message(tmp_path: Path, written: bytes) -> None:
     body = f"yield ROW\nos.write(OUT, {written!r} + b'\\n')\nyield ROW"
-    with pytest.raises(ProblemError, match=r"DATA_FUNCTION at .*mine.py:records(.|\n)*message 2 of its process"):
+    with pytest.raises(ProblemError, match=r"USER_FUNCTION at .*mine.py:records(.|\n)*message 2 of its process"):
         load_records(function(tmp_path, body))
 
 

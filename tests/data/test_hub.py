@@ -144,7 +144,7 @@ def test_no_server_at_all(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unwritable_cache_is_said(server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "occupied").touch()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "occupied" / "cache"))
-    assert refused("hf_model://org/tiny")[0] == "STORAGE_NO_SPACE"
+    assert refused("hf_model://org/tiny")[0] == "ENV_DISK_SPACE"
 
 
 def test_offline_is_said_at_once(tmp_path: Path) -> None:

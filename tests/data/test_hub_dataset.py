@@ -81,7 +81,7 @@ def test_what_cannot_be_had_is_a_problem_before_anything_is_written(
     assert code_of(NAME) == "STORAGE_DENIED"
     server.gated_to = None
     monkeypatch.setattr(hub_dataset, "SPARE", 1 << 60)
-    assert code_of(NAME) == "STORAGE_NO_SPACE"
+    assert code_of(NAME) == "ENV_DISK_SPACE"
     server.refuse = 503
     assert code_of(NAME) == "STORAGE_UNREACHABLE"
     assert not (tmp_path / "cache/datasets--org--set/snapshots").exists()

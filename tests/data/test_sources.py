@@ -450,7 +450,7 @@ def test_what_is_wrong_with_a_users_function_is_a_problem_with_its_line(
 ) -> None:
     (tmp_path / "a.mp4").write_bytes(b"x")
     records, problems = check_records(function(tmp_path, body))
-    found = [problem for problem in problems if problem.code == "DATA_FUNCTION"]
+    found = [problem for problem in problems if problem.code == "USER_FUNCTION"]
     assert len(records) == good and len(found) == 1 and said in found[0].message
     assert line is None or found[0].where == f"{tmp_path}/mine.py:{line}"
 

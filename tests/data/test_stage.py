@@ -203,7 +203,7 @@ def test_no_space(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging.hub_dataset, "SPARE", 1 << 60)
     with pytest.raises(ProblemError) as raised:
         stage_set(SET, VIDEOS)
-    assert codes(raised) == ["STORAGE_NO_SPACE"] and raised.value.exit_code == Exit.ENVIRONMENT
+    assert codes(raised) == ["ENV_DISK_SPACE"] and raised.value.exit_code == Exit.ENVIRONMENT
 
 
 def test_a_server_that_is_not_there(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,7 +166,7 @@ def test_a_folder_that_is_an_export_goes_without_its_run(bucket: Any, hub: Hub, 
 def test_a_public_repository_gets_nothing_unless_agreed(hub: Hub, run_dir: Path) -> None:
     hub.make("org/tuned", private=False)
     _, problems = upload(run_dir, Destinations(hub="org/tuned"), hub.token)
-    assert codes(problems) == ["STORAGE_HUB_PUBLIC"] and hub.repos["org/tuned"]["files"] == {}
+    assert codes(problems) == ["NOT_AGREED"] and hub.repos["org/tuned"]["files"] == {}
     done, problems = upload(run_dir, Destinations(hub="org/tuned", public=True), hub.token)
     assert problems == [] and done[HUB]["state"] == "COMPLETE"
     upload(run_dir, Destinations(hub="org/new", public=True), hub.token)
@@ -272,7 +272,7 @@ def test_the_script_uploads_again_what_failed(bucket: Any, run_dir: Path, monkey
     code, result = script(run_dir, "--s3", "s3://lake/outputs")
     assert code == 0 and result["data"]["destinations"][f"s3://lake/outputs/{run_dir.name}"]["state"] == "COMPLETE"
     code, result = script(run_dir / "none")
-    assert code == Exit.USAGE and result["problems"][0]["code"] == "DATA_OPTION"
+    assert code == Exit.USAGE and result["problems"][0]["code"] == "USAGE"
 
 
 @pytest.mark.slow

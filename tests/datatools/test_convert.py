@@ -357,7 +357,7 @@ def test_an_id_that_two_files_of_tao_have_is_refused_wherever_it_stands(tmp_path
 def test_fields_of_tao_are_not_renamed(tmp_path: Path) -> None:
     with pytest.raises(ProblemError) as stopped:
         convert(tao_vl(tmp_path), tmp_path / "o.json", "llava", columns={"kind": "task"})
-    assert codes(stopped) == {"DATA_OPTION"}
+    assert codes(stopped) == {"USAGE"}
 
 
 def test_tao_vl_reason_with_several_files_and_media_roots(tmp_path: Path) -> None:
@@ -549,7 +549,7 @@ def test_an_output_with_the_ending_of_another_format_is_refused(tmp_path: Path, 
     root = write_rows(tmp_path / "data", [{"id": "x", "video": "a.mp4", "conversations": turns()}])
     with pytest.raises(ProblemError) as stopped:
         convert(root, tmp_path / name, to)
-    assert codes(stopped) == {"DATA_OPTION"} and not (tmp_path / name).exists()
+    assert codes(stopped) == {"USAGE"} and not (tmp_path / name).exists()
     (tmp_path / name).mkdir()  # a folder of that name may be meant
     assert convert(root, tmp_path / name, to).facts["written"]
 

@@ -66,7 +66,7 @@ def test_media_in_an_archive_cannot_be_named_from_elsewhere(tmp_path: Path) -> N
     (new / "v/0.mp4").unlink()
     with pytest.raises(ProblemError, match="DATATOOLS_FORMAT"):
         convert([old, new], tmp_path / "all.json", "llava")
-    with pytest.raises(ProblemError, match="DATA_OPTION"):
+    with pytest.raises(ProblemError, match="USAGE"):
         convert([old, old, old], tmp_path / "all.json", "llava", media_path=["a", "b"])
 
 

@@ -140,7 +140,7 @@ def test_samples_are_spread_or_named(made: list[Preview]) -> None:
     assert pick(records, [], 99) == records and pick(records, ["long", "r0"], 3) == [records[-1], records[0]]
     with pytest.raises(ProblemError) as unknown:
         pick(records, ["lung", "r1"], 3)
-    assert [p.code for p in unknown.value.problems] == ["DATATOOLS_SAMPLE_UNKNOWN"]
+    assert [p.code for p in unknown.value.problems] == ["USAGE"]
     assert "'long'" in unknown.value.problems[0].remedy
 
 

@@ -215,7 +215,7 @@ def test_a_folder_in_the_place_of_a_link_is_refused_before_anything_is_written(t
 def test_a_share_must_leave_both_parts_something(tmp_path: Path, share: float) -> None:
     with pytest.raises(ProblemError) as stopped:
         split_dataset(tmp_path, "", tmp_path / "out", share, 0, "kind")
-    assert codes(stopped) == ["DATA_OPTION"]
+    assert codes(stopped) == ["USAGE"]
 
 
 def test_one_video_cannot_be_split_and_a_large_one_is_warned_of(tmp_path: Path) -> None:

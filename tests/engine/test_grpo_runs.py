@@ -259,10 +259,10 @@ def test_dapo_draws_further_questions_for_groups_of_equal_rewards(one_world: tup
     ("reward", "code"),
     [
         ("return 1.0", "REWARD_CONSTANT"),
-        ("return float('nan')", "METRIC_FUNCTION"),
-        ("return 'much'", "METRIC_FUNCTION"),
-        ("raise ValueError(record.id)", "METRIC_FUNCTION"),
-        ("import os; os._exit(3)", "METRIC_FUNCTION"),
+        ("return float('nan')", "USER_FUNCTION"),
+        ("return 'much'", "USER_FUNCTION"),
+        ("raise ValueError(record.id)", "USER_FUNCTION"),
+        ("import os; os._exit(3)", "USER_FUNCTION"),
     ],
 )
 def test_rewards_of_ones_own_that_go_wrong_end_the_run(
@@ -294,7 +294,7 @@ def test_a_reward_that_hangs_ends_the_run_before_the_others_are_tried(
         "engine.reward_timeout_s": 1.0,
         "train.max_num_steps": 1,
     }
-    assert code_of(lambda: rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")) == "METRIC_FUNCTION"
+    assert code_of(lambda: rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")) == "USER_FUNCTION"
     assert 1 <= len(calls.read_text().split()) <= 2  # the next one may have begun
 
 

@@ -44,5 +44,5 @@ def test_records_of_a_users_function_train_as_those_of_a_file_do(tmp_path: Path)
     ran = subprocess.run(
         [sys.executable, script, "--only", "data", "--spec", str(spec), "--json"], capture_output=True, text=True
     )
-    (problem,) = [each for each in json.loads(ran.stdout)["problems"] if each["code"] == "DATA_FUNCTION"]
+    (problem,) = [each for each in json.loads(ran.stdout)["problems"] if each["code"] == "USER_FUNCTION"]
     assert problem["where"] == f"{root}/mine.py:6" and "ZeroDivisionError" in problem["message"]

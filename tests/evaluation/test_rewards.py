@@ -176,7 +176,7 @@ def test_what_a_function_does_wrong_names_the_record(tmp_path: Path, body: str, 
     started = time.monotonic()
     with Rewards([own(tmp_path, body)], NO_PENALTY, 10, 1.0) as rewards, pytest.raises(ProblemError) as raised:
         rewards(Completion(record(COLOURS, "B"), "x"))
-    assert [problem.code for problem in raised.value.problems] == ["METRIC_FUNCTION"]
+    assert [problem.code for problem in raised.value.problems] == ["USER_FUNCTION"]
     assert message in raised.value.problems[0].message
     assert "set.json[0] (id r1)" in raised.value.problems[0].where
     assert time.monotonic() - started < 40
@@ -201,4 +201,4 @@ def test_a_function_that_is_not_there_is_named(tmp_path: Path, name: str) -> Non
     function = own(tmp_path, "return 1", name) if name == "other" else f"{tmp_path}/no.py:own"
     with pytest.raises(ProblemError) as raised, Rewards([function], NO_PENALTY, 10, 1.0) as rewards:
         rewards(Completion(record(COLOURS, "B"), "x"))
-    assert raised.value.problems[0].code == "METRIC_FUNCTION"
+    assert raised.value.problems[0].code == "USER_FUNCTION"

@@ -70,7 +70,7 @@ def score(item):
 def test_what_a_function_does_wrong_is_a_warning_and_no_score(tmp_path: Path, body: str, message: str) -> None:
     scores = user_scores(function(tmp_path, body), items(), 60)
     (problem,) = scores.problems
-    assert (problem.code, problem.severity, scores.values) == ("METRIC_FUNCTION", "warning", [])
+    assert (problem.code, problem.severity, scores.values) == ("USER_FUNCTION", "warning", [])
     assert message in problem.message
     assert scores.table(items())["scores"] == {}
 
@@ -100,7 +100,7 @@ def test_a_recipe_holds_the_functions_name_and_content(tmp_path: Path) -> None:
     second = function_recipe(function(tmp_path, "def score(item):\n    return 2\n"))
     assert first["function"] == second["function"] == "mine.py:score" and first["sha256"] != second["sha256"]
     for wrong in (f"{tmp_path}/none.py:score", "mine.py", "mine.py:score#x"):
-        with pytest.raises(ProblemError, match="METRIC_FUNCTION"):
+        with pytest.raises(ProblemError, match="USER_FUNCTION"):
             function_recipe(wrong)
 
 
@@ -108,5 +108,5 @@ def test_a_function_is_looked_for_without_running_its_file(tmp_path: Path) -> No
     for body in ("from math import sqrt as score\nraise SystemExit\n", "score = lambda item: 1\n"):
         require_function(function(tmp_path, body))
     for body in ("def other(score):\n    return score\n", "print(score)\n", "def score(:\n"):
-        with pytest.raises(ProblemError, match="METRIC_FUNCTION"):
+        with pytest.raises(ProblemError, match="USER_FUNCTION"):
             require_function(function(tmp_path, body))

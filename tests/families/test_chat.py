@@ -113,11 +113,11 @@ def test_response_modes(chat: Chat, mode: str, answer: str, expected: str) -> No
 def test_response_modes_that_a_record_cannot_serve(chat: Chat) -> None:
     with pytest.raises(ProblemError) as missing:
         chat.encode(asked("Why?", "So"), [], response_mode="think")
-    assert code_of(missing) == "CHAT_RESPONSE_MODE"
+    assert code_of(missing) == "SAMPLE_ANSWERS"
     assert missing.value.problems[0].where == "a.json[3]"
     with pytest.raises(ProblemError) as empty:
         chat.encode(asked("Why?", "<think>hm</think>"), [], response_mode="answer")
-    assert code_of(empty) == "CHAT_RESPONSE_MODE"
+    assert code_of(empty) == "SAMPLE_ANSWERS"
     with pytest.raises(ValueError, match="known"):
         chat.encode(asked("Why?", "So"), [], response_mode="loud")
     assert chat.encode(asked("Why?", "So"), [], response_mode="think", for_generation=True).text
@@ -277,7 +277,7 @@ def test_a_folder_with_the_config_of_one_model_and_the_tokenizer_of_another(
     value = {**config[key], **change} if isinstance(change, dict) else change
     others = {name: held for name, held in config.items() if name != key}
     (folder / "config.json").write_text(json.dumps(others if value is None else {**others, key: value}))
-    with pytest.raises(ProblemError, match="MODEL_FILE_MISSING") as raised:
+    with pytest.raises(ProblemError, match="MODEL_BROKEN") as raised:
         load_chat(folder)
     (problem,) = raised.value.problems
     assert problem.where.endswith("config.json") and message in problem.message and "from one model" in problem.remedy

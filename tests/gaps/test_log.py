@@ -49,7 +49,7 @@ def test_a_torn_last_line_is_dropped_named_and_written_over(loop: Loop) -> None:
     for cut in (1, 20, len(whole.splitlines()[-1])):
         path.write_bytes(whole[:-cut])
         found = Loop(loop.folder)
-        assert [problem.code for problem in found.warnings] == ["DEFT_LOG_BROKEN"]
+        assert [problem.code for problem in found.warnings] == ["JOURNAL_BROKEN"]
         assert f":{len(found.log.events) + 1}" in found.warnings[0].where
         assert to_the_end(found).rule == "rounds" and Loop(loop.folder).warnings == []
         assert Loop(loop.folder).state == loop.state
@@ -69,7 +69,7 @@ def test_a_corrupt_line_is_refused_with_its_number(loop: Loop, number: int, how:
         "no object": ["[]"],
     }[how]
     path.write_text("\n".join([*lines[: number - 1], *damaged, *lines[number:]]) + "\n")
-    with pytest.raises(ProblemError, match="DEFT_LOG_BROKEN") as refused:
+    with pytest.raises(ProblemError, match="JOURNAL_BROKEN") as refused:
         Loop(loop.folder)
     at = number + (how == "twice")
     assert refused.value.problems[0].where.endswith(f":{at}") and f"line {at}" in refused.value.problems[0].message

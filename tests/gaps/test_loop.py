@@ -158,7 +158,7 @@ def test_rules_of_a_loop_can_change_and_nothing_else(cheap: Cheap, tmp_path: Pat
 
 def test_two_programs_do_not_carry_out_one_loop(cheap: Cheap, tmp_path: Path) -> None:
     loop, _ = create(tmp_path / "loop", wanted(tmp_path))
-    with loop.alone(), pytest.raises(ProblemError, match="DEFT_BUSY"), Loop(loop.folder).alone():
+    with loop.alone(), pytest.raises(ProblemError, match="BUSY"), Loop(loop.folder).alone():
         pass
     with Loop(loop.folder).alone():
         assert isinstance(loop.pending(), PendingStage)
@@ -175,7 +175,7 @@ def test_two_programs_do_not_carry_out_one_loop(cheap: Cheap, tmp_path: Path) ->
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, sets: str) -> None:
-    with pytest.raises(ProblemError, match="DEFT_SETTING"):
+    with pytest.raises(ProblemError, match="USAGE"):
         create(tmp_path / "loop", wanted(tmp_path, sets))
     assert not (tmp_path / "loop").exists()
 

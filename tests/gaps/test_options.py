@@ -57,7 +57,7 @@ def test_flags_are_switched_by_their_names() -> None:
     ],
 )
 def test_a_wrong_option_is_refused(script: str, words: str) -> None:
-    with pytest.raises(ProblemError, match="DEFT_SETTING"):
+    with pytest.raises(ProblemError, match="USAGE"):
         read(script, *words.split())
 
 

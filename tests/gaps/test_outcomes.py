@@ -259,7 +259,7 @@ def test_a_pool_of_clips_alone_reaches_its_second_round_by_a_persons_answers(
     added = [table["added"] for table in json.loads((loop.folder / "report.json").read_text())["rounds"][1:]]
     assert added == [{"mine": 0, "label": len(names) - 1} for names in mined]
     assert f"{len(mined[0]) - 1} questions added from the pool" in (loop.folder / "report.html").read_text()
-    with pytest.raises(ProblemError, match="DEFT_SETTING"):
+    with pytest.raises(ProblemError, match="USAGE"):
         go_on(loop.folder, labels=labels, once=True)
 
 

@@ -259,7 +259,7 @@ def test_no_lines_of_a_log_are_none(stand_in: None, write_spec: WriteSpec) -> No
 def test_the_retry_script_refuses_what_would_fail_again(stand_in: None, write_spec: WriteSpec) -> None:
     _, record = finished(write_spec("fail"))
     (problem,) = ask("retry", record.job_id)["problems"]
-    assert (problem["code"], problem["exit_code"]) == ("JOB_NOT_AGREED", Exit.REFUSED)
+    assert (problem["code"], problem["exit_code"]) == ("NOT_AGREED", Exit.REFUSED)
     assert "DATA_EMPTY" in problem["message"]
 
 

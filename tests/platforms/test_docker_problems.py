@@ -170,9 +170,9 @@ def test_no_image_is_recorded_and_the_recorded_one_needs_a_yes(
     assert images.recorded(config) == (HOLLOW, hollow)
     assert json.loads(config.read_text())["actions"] == json.loads((SKILL_ROOT / "config.json").read_text())["actions"]
     codes, exit_code, text = refusal(write_spec("complete"), Resources())
-    assert (codes, exit_code) == (["JOB_NOT_AGREED"], Exit.REFUSED) and HOLLOW in text and hollow in text
+    assert (codes, exit_code) == (["NOT_AGREED"], Exit.REFUSED) and HOLLOW in text and hollow in text
     job, _, _, problems = dry_run("train", write_spec("complete"), "docker", Resources())
-    assert job.image == hollow and "JOB_NOT_AGREED" in [problem.code for problem in problems]
+    assert job.image == hollow and "NOT_AGREED" in [problem.code for problem in problems]
 
 
 def test_an_image_is_pinned_by_the_digest_of_its_own_repository() -> None:

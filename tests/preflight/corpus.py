@@ -260,7 +260,7 @@ for title, code, spoil in (
     ("key without effect", "SPEC_NO_EFFECT", keys(redis="12800")),
     ("sample too long", "SAMPLE_TOO_LONG", keys(policy__model_max_length=20)),
     ("budget below one token", "MEDIA_KEYS", keys(custom__vision__total_pixels=1)),
-    ("reasoning asked for and none there", "CHAT_RESPONSE_MODE", keys(custom__train_dataset__response_mode="think")),
+    ("reasoning asked for and none there", "SAMPLE_ANSWERS", keys(custom__train_dataset__response_mode="think")),
     ("no such checkpoint", "RESUME_NO_CHECKPOINT", keys(train__resume="/nowhere/checkpoints/step_3")),
     ("no such platform", "USAGE", lambda case: case.options.update(platform="moon")),
     ("annotations missing", "DATA_FILE_MISSING", keys(custom__train_dataset__annotation_path="/nowhere/a.json")),
@@ -831,7 +831,7 @@ def _(case: Case) -> None:
 # Environments
 
 
-@broken("a model that no disk holds", "ENV_DISK_SMALL")
+@broken("a model that no disk holds", "ENV_DISK_SPACE")
 def _(case: Case) -> None:
     total = {"metadata": {"total_size": 10**16}, "weight_map": {"a.weight": "part-1.safetensors"}}
     (case.model / "model.safetensors").unlink()

@@ -72,8 +72,8 @@ BROKEN |= {
             "REWARD_FORMAT",
             refined(train__train_policy__reward_function=["accuracy", "format"]),
         ),
-        ("no such reward file", "METRIC_FUNCTION", refined(train__train_policy__reward_function="none.py:score")),
-        ("a reward that does not compile", "METRIC_FUNCTION", own_reward("return (")),
-        ("a reward that is no number", "METRIC_FUNCTION", own_reward("return 'much'")),
+        ("no such reward file", "USER_FUNCTION", refined(train__train_policy__reward_function="none.py:score")),
+        ("a reward that does not compile", "USER_FUNCTION", own_reward("return (")),
+        ("a reward that is no number", "USER_FUNCTION", own_reward("return 'much'")),
     )
 }

@@ -78,7 +78,7 @@ def test_features_of_a_frozen_tower_are_counted_beside_frames(case: Case) -> Non
     def found(**more: Any) -> tuple[Report, list[Problem]]:
         case.spec |= {"engine.keep_features": True, "policy.freeze_pattern": ["visual"], **more}
         report = case.report("budget")
-        return report, [problem for problem in report.problems if problem.code == "ENV_DISK_SMALL"]
+        return report, [problem for problem in report.problems if problem.code == "ENV_DISK_SPACE"]
 
     report, problems = found()
     asked = specs.load(case.write(), "train")
@@ -298,7 +298,7 @@ def test_a_scoring_function_is_looked_for(case: Case) -> None:
     for name, places in (("score", []), ("other", [str(case.folder / "mine.py")])):
         case.options["spec_path"] = case.evaluation(**{"metrics.functions": f"{case.folder}/mine.py:{name}"})
         problems = preflight(platform="local", group="spec", **case.options).problems
-        assert [problem.where for problem in problems if problem.code == "METRIC_FUNCTION"] == places
+        assert [problem.where for problem in problems if problem.code == "USER_FUNCTION"] == places
 
 
 def test_time_is_told_for_gpus_whose_speed_is_known(case: Case) -> None:
@@ -444,7 +444,7 @@ def test_a_copy_that_the_host_has_no_room_for(case: Case, monkeypatch: pytest.Mo
 def test_a_disk_too_small_is_told_in_gigabytes(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(case.folder)._replace(free=200 * 10**9)
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
-    (problem,) = [p for p in case.report("environment").problems if p.code == "ENV_DISK_SMALL"]
+    (problem,) = [p for p in case.report("environment").problems if p.code == "ENV_DISK_SPACE"]
     assert "200.0 GB free" in problem.message and "3 checkpoints" in problem.message
     case.spec["policy.lora"] = {"r": 16}
-    assert [p for p in case.report("environment").problems if p.code == "ENV_DISK_SMALL"] == []
+    assert [p for p in case.report("environment").problems if p.code == "ENV_DISK_SPACE"] == []

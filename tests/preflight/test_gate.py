@@ -339,7 +339,7 @@ def test_room_for_saves_is_not_asked_again_of_a_run_that_goes_on(spec: Path, mon
     spec.write_text(spec.read_text().replace("complete", "killed"))
     full = shutil.disk_usage(spec.parent)._replace(free=1000)
     monkeypatch.setattr("shutil.disk_usage", lambda _: full)
-    assert refusal(spec) == {"ENV_DISK_SMALL"}
+    assert refusal(spec) == {"ENV_DISK_SPACE"}
     first = jobs.wait(launch("train", spec, "local", ready=launch_gate.skipped).record, ENOUGH_S)
     second = retry(first, ready=launch_gate.ready).record
     assert second.preflight == "without decoding"

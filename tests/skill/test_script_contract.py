@@ -62,7 +62,7 @@ WRONG = {
         "BENCHMARK_DATA",
     ),
     "run_deft": (["status", "absent"], Exit.USAGE, "DEFT_FOLDER"),
-    "upload": (["absent"], Exit.USAGE, "DATA_OPTION"),
+    "upload": (["absent"], Exit.USAGE, "USAGE"),
     "route_train": (["--automl", "sometimes"], Exit.USAGE, "USAGE"),
     "run_automl": (["status", "--study", "absent"], Exit.USAGE, "STUDY_MISSING"),
 }

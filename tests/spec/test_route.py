@@ -37,8 +37,8 @@ def test_without_a_program_for_it_only_who_asked_for_a_search_is_stopped(root: P
     (root / "config.json").write_text(config)
     on, auto = route_train("on", root), route_train("auto", root)
     assert (on.decision, on.runnable, auto.decision, auto.runnable) == ("automl", False, "direct", True)
-    assert [(problem.code, problem.severity) for problem in on.problems] == [("AUTOML_NO_SEARCH", "error")]
-    assert [(problem.code, problem.severity) for problem in auto.problems] == [("AUTOML_NO_SEARCH", "warning")]
+    assert [(problem.code, problem.severity) for problem in on.problems] == [("AUTOML_NOT_RUNNABLE", "error")]
+    assert [(problem.code, problem.severity) for problem in auto.problems] == [("AUTOML_NOT_RUNNABLE", "warning")]
 
 
 def test_a_config_without_the_cost_of_a_search_is_named(root: Path) -> None:

@@ -43,7 +43,7 @@ BEGIN_S = 60.0  # at most, until a controller works on the study
 
 def start(folder: Path, trials: int | None = None) -> None:
     """Start a controller that outlives this process; returns once it works on the study. `trials` extends the study to
-    so many in all. Raises STUDY_BUSY, STUDY_CHANGED, and the problems of its start."""
+    so many in all. Raises BUSY, STUDY_CHANGED, and the problems of its start."""
     read_settings(folder)
     with only_controller(folder):  # a second controller is refused before a process is started
         if trials is not None:

@@ -43,8 +43,8 @@ BY_HAND = "agent"  # the algorithm without proposals of its own
 
 
 def control(folder: Path, ready: Ready) -> History:
-    """Carry a study on to its end, or until it is stopped; `ready` decides whether a job may start. Raises STUDY_BUSY,
-    STUDY_CHANGED, STUDY_JOURNAL, STUDY_FAILING, STUDY_INTERRUPTED, and what opening the study raises."""
+    """Carry a study on to its end, or until it is stopped; `ready` decides whether a job may start. Raises BUSY,
+    STUDY_CHANGED, JOURNAL_BROKEN, STUDY_FAILING, STUDY_INTERRUPTED, and what opening the study raises."""
     with controlling(folder, ready) as controller:
         controller.run()
     return controller.history
@@ -52,7 +52,7 @@ def control(folder: Path, ready: Ready) -> History:
 
 @contextmanager
 def controlling(folder: Path, ready: Ready) -> Iterator[Controller]:
-    """The one controller of a study inside the block. Raises STUDY_BUSY, and what opening the study raises."""
+    """The one controller of a study inside the block. Raises BUSY, and what opening the study raises."""
     study = open_study(folder)
     with only_controller(folder):
         controller = Controller(study, ready)

@@ -24,11 +24,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from vidqa import __version__
 from vidqa.automl.decisions import Goal, State
 from vidqa.automl.history import Event, History
-from vidqa.automl.problems import STUDY_BUSY, STUDY_JOURNAL
 from vidqa.core import files
 from vidqa.core.cli import FILE_REFUSED, note, refused_writes
-from vidqa.core.files import now, read_object
-from vidqa.core.locks import try_lock
+from vidqa.core.files import JOURNAL_BROKEN, now, read_object
+from vidqa.core.locks import BUSY, try_lock
 from vidqa.jobs.platforms.processes import ProcessIdentity, this_process
 
 JOURNAL, LOCK, INBOX = "journal.jsonl", "controller.lock", "inbox"
@@ -120,7 +119,7 @@ class JournalContent:
 
 
 def read(folder: Path) -> JournalContent:
-    """Raises STUDY_JOURNAL with the number of the first damaged line. No events where there is no journal."""
+    """Raises JOURNAL_BROKEN with the number of the first damaged line. No events where there is no journal."""
     path, history = folder / JOURNAL, History()
     events: list[Event] = []
     try:
@@ -130,7 +129,7 @@ def read(folder: Path) -> JournalContent:
     except NotADirectoryError:
         raise FILE_REFUSED.error(folder, "it is no folder") from None
     except OSError as failed:
-        raise STUDY_JOURNAL.error(path, f"it cannot be read: {failed}") from failed
+        raise JOURNAL_BROKEN.error(path, f"it cannot be read: {failed}") from failed
     size, lines = 0, content.splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
         try:
@@ -140,7 +139,7 @@ def read(folder: Path) -> JournalContent:
             if isinstance(damage, _TornLine) and number == len(lines):
                 skipped = f"line {number}, the last one, was cut off ({damage}) and is passed over"
                 return JournalContent(events, history, size, skipped)
-            raise STUDY_JOURNAL.error(f"{path}:{number}", str(damage.args[0])) from damage
+            raise JOURNAL_BROKEN.error(f"{path}:{number}", str(damage.args[0])) from damage
         events.append(event)
         size += len(line)
     return JournalContent(events, history, size)
@@ -220,7 +219,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def only_controller(folder: Path) -> Iterator[None]:
-    """Hold the lock of a study; the system releases it when its holder dies. Raises STUDY_BUSY, ENV_FILE_REFUSED."""
+    """Hold the lock of a study; the system releases it when its holder dies. Raises BUSY, ENV_FILE_REFUSED."""
     path = folder / LOCK
     with refused_writes(path):
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -229,7 +228,7 @@ def only_controller(folder: Path) -> Iterator[None]:
             holder = read_object(path)
             process = f"process {holder.get('pid', 'unknown')}"
             message = f"its controller is {process} on {holder.get('host', 'a machine that is not named')}"
-            raise STUDY_BUSY.error(folder, message)
+            raise BUSY.error(folder, message)
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(this_process().as_dict()).encode(), 0)
         try:

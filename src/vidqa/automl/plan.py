@@ -51,7 +51,7 @@ class PlanRequest:
 def plan(folder: Path, request: PlanRequest | None) -> Result:
     """Write a study into its folder, or read the one that is there, and describe it.
 
-    Raises STUDY_CHANGED for a study that has trials, STUDY_SETTINGS, STUDY_JOURNAL, and the problems of
+    Raises STUDY_CHANGED for a study that has trials, STUDY_SETTINGS, JOURNAL_BROKEN, and the problems of
     specs and ranges.
     """
     study = open_study(folder) if request is None else write(folder, request)

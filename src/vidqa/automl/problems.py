@@ -28,18 +28,6 @@ STUDY_CHANGED = Code(
     "The settings, specs or space of the study are not those that its trials were made with.",
     "Put study.toml and the specs beside it back as they were and go on (run_automl.py start), or plan a new study.",
 )
-STUDY_JOURNAL = Code(
-    "STUDY_JOURNAL",
-    "The journal of the study is damaged and cannot be trusted.",
-    "Restore journal.jsonl from a copy, or cut it before the line that is named: the jobs of lost lines are found "
-    "again.",
-)
-STUDY_BUSY = Code(
-    "STUDY_BUSY",
-    "Another controller works on the study.",
-    "Leave it to work (run_automl.py status), or stop it: run_automl.py stop.",
-    Exit.NOT_DONE,
-)
 STUDY_FAILING = Code(
     "STUDY_FAILING",
     "Too many trials failed in a row.",

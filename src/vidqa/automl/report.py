@@ -49,7 +49,7 @@ Row = dict[str, Any]
 
 def report(folder: Path) -> Result:
     """Write the report of the results so far into the study's folder; the result has its tables. Raises STUDY_MISSING,
-    STUDY_JOURNAL, STUDY_CHANGED."""
+    JOURNAL_BROKEN, STUDY_CHANGED."""
     study, journal = open_with_journal(folder)
     history = journal.history
     finals = FinalRuns(study, history)

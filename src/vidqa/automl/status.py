@@ -22,7 +22,7 @@ TOP_TRIALS = 10  # best trials that a status lists
 
 def status(folder: Path) -> Result:
     """State, counts, hours, best and running trials of the study in `folder`, and the command to run next. Raises
-    STUDY_MISSING, STUDY_JOURNAL."""
+    STUDY_MISSING, JOURNAL_BROKEN."""
     journal = read_started(folder)
     history, controller = journal.history, controller_of(folder)
     data = {"study": str(folder), "state": _state(history, has_controller=controller is not None), **_totals(history)}
@@ -40,7 +40,7 @@ def status(folder: Path) -> Result:
 
 def read_started(folder: Path) -> JournalContent:
     """The journal of a study. Raises STUDY_MISSING for a study that was planned and not started, or a folder without
-    one, and STUDY_JOURNAL for a damaged journal."""
+    one, and JOURNAL_BROKEN for a damaged journal."""
     journal = read(folder)
     if not journal.events:
         planned = (folder / FILE).is_file()

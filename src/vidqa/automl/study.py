@@ -265,7 +265,7 @@ def _longest(settings: Settings, base: TrainSpec) -> int:
 
 
 def open_with_journal(folder: Path) -> tuple[Study, JournalContent]:
-    """A study and its journal. Raises what `open_study` does, STUDY_JOURNAL, and STUDY_CHANGED where the two do not
+    """A study and its journal. Raises what `open_study` does, JOURNAL_BROKEN, and STUDY_CHANGED where the two do not
     fit."""
     study, journal = open_study(folder), read(folder)
     study.fits(journal.history)

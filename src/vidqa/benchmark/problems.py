@@ -9,11 +9,6 @@ BENCHMARK_DATA = Code(
     "Fetch it: python scripts/fetch_data.py cosmos-reason1-benchmark SUBSET --out DATA. The clips of holoassist, "
     "agibot and bridgev2 are cut out of the sets that they come from: scripts/cut_clips.py.",
 )
-BENCHMARK_CONFIG = Code(
-    "BENCHMARK_CONFIG",
-    "A configuration of the benchmark holds something that cannot be taken as it is.",
-    "Name datasets, model.model_name, evaluation.answer_type (letter or reasoning) and generation.* in it.",
-)
 BENCHMARK_CUT = Code(
     "BENCHMARK_CUT",
     "A clip of the benchmark could not be cut, while the others were; or the set that clips are cut out of is not "

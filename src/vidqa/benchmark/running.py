@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from vidqa.benchmark.problems import BENCHMARK_CONFIG
 from vidqa.benchmark.questions import Question, home_of, read_questions
 from vidqa.core.cli import command, note
 from vidqa.core.files import absolute, parse_json, write_json, write_text
@@ -33,11 +32,13 @@ from vidqa.preflight import launch_gate
 from vidqa.spec import Layer, dump, parse_set, resolve
 from vidqa.spec.layers import read_layer
 from vidqa.spec.parent_layers import asked_model
+from vidqa.spec.problems import VALUE
 from vidqa.spec.rules import BARE_ID
 
 SCHEMA = "vidqa.benchmark.v1"
 ALL = "all"
 MOST_BYTES = 1 << 30  # of the answers of further attempts
+NEEDED = "name datasets, model.model_name, evaluation.answer_type (letter or reasoning) and generation.* in --config"
 # Keys of a configuration that are none of an evaluation's spec, and their defaults.
 OWN = {"datasets": (), "model.model_name": None, "evaluation.answer_type": "reasoning", "generation.max_retries": 10}
 ANSWER_TYPES = ("letter", "reasoning")
@@ -89,20 +90,20 @@ def settle(
     sets: Sequence[str] = (),
 ) -> Settings:
     """The settings by a user's options; None and an empty sequence mean the value of `config`, or else the protocol's.
-    Raises BENCHMARK_CONFIG, and the problems of the file and of the model."""
+    Raises SPEC_VALUE, and the problems of the file and of the model."""
     table, problems = _configured(config)
     own = {name: table.pop(name, default) for name, default in OWN.items()}
     model, datasets = model or own["model.model_name"], datasets or own["datasets"]
     if not isinstance(model, str) or not model:
-        raise BENCHMARK_CONFIG.error("--model", "no option and no --config names a model")
+        raise VALUE.error("--model", "no option and no --config names a model", NEEDED)
     if not datasets:
-        raise BENCHMARK_CONFIG.error("--datasets", "no option and no --config names a subset")
+        raise VALUE.error("--datasets", "no option and no --config names a subset", NEEDED)
     answer_type = answer_type or own["evaluation.answer_type"]
     if answer_type not in ANSWER_TYPES:
-        raise BENCHMARK_CONFIG.error("evaluation.answer_type", f"{answer_type!r} is none of {', '.join(ANSWER_TYPES)}")
+        raise VALUE.error("evaluation.answer_type", f"{answer_type!r} is none of {', '.join(ANSWER_TYPES)}", NEEDED)
     retries = own["generation.max_retries"] if retries is None else retries
     if not isinstance(retries, int) or retries < 0:
-        raise BENCHMARK_CONFIG.error("generation.max_retries", f"{retries!r} is no number of retries")
+        raise VALUE.error("generation.max_retries", f"{retries!r} is no number of retries", NEEDED)
     model = f"hf_model://{model}" if BARE_ID.match(model) and not os.path.isdir(model) else model
     layers = (
         Layer("protocol", PROTOCOL_KEYS),
@@ -126,11 +127,11 @@ def _configured(config: Path | None) -> tuple[dict[str, Any], list[Problem]]:
     table, problems = dotted(read_layer(config).table), list[Problem]()
     datasets = table.get("datasets", [])
     if not isinstance(datasets, list) or not all(isinstance(name, str) for name in datasets):
-        raise BENCHMARK_CONFIG.error(f"{config} datasets", f"{datasets!r:.100} is no list of names")
+        raise VALUE.error(f"{config} datasets", f"{datasets!r:.100} is no list of names", NEEDED)
     table["evaluation.skip_saved"] = True  # a run goes on with what it has in any case
     if table.pop("model.tp_size", 1) != 1:
         message, remedy = "a GPU holds the whole model here", "--set num_gpus=N answers on N GPUs, N times as fast"
-        problems.append(BENCHMARK_CONFIG.at("model.tp_size", message, remedy, severity="warning"))
+        problems.append(VALUE.at("model.tp_size", message, remedy, severity="warning"))
     if "evaluation.fps" in table:
         table["vision.fps"] = table.pop("evaluation.fps")
     for name in ("model.tokenizer_model_name", "evaluation.num_processes"):

@@ -38,7 +38,13 @@ EXIT_CODES = """exit codes:
   0 ok, 1 internal error, 2 usage, 3 spec or data wrong, 4 environment not ready,
   5 job failed, 6 still running or stopped, 7 refused without --yes"""
 
-USAGE = Code("USAGE", "The command line is not one this script knows.", "See --help.", Exit.USAGE)
+USAGE = Code(
+    "USAGE",
+    "The command line is not one this script knows, or an option or setting is missing, is not known, or has a value "
+    "that it cannot have or that does not fit the data or the other options.",
+    "Change it as the message says; --help shows an example.",
+    Exit.USAGE,
+)
 FILE_REFUSED = Code(
     "ENV_FILE_REFUSED",
     "The system does not let this program write, read or lock a file: its folder is read-only, its disk is full or has "
@@ -53,6 +59,14 @@ REFUSED_BY_SYSTEM = (
     *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),  # names that can name no such file
 )
 INTERRUPTED = Code("INTERRUPTED", "The script was interrupted from the keyboard.", "Run it again.", Exit.NOT_DONE)
+NOT_AGREED = Code(
+    "NOT_AGREED",
+    "The job would run in the image that config.json records, or fail again as it did, or weights would go to a "
+    "public repository, and nobody has agreed to that.",
+    "Ask the user. Look at the image, or name one with --image; repair what made the job fail. --yes launches it all "
+    "the same.",
+    Exit.REFUSED,
+)
 
 # What a terminal obeys instead of showing it: control characters, and what turns the direction of writing around.
 _TERMINAL_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

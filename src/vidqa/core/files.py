@@ -27,6 +27,13 @@ NAMED = ("utf-8", "backslashreplace")  # a path as text that can be written
 LONGEST_NAME = 255  # bytes of a file's or folder's own name, on every file system of Linux
 ANNOTATION_NAMES = ("annotations.json", "annotations.jsonl")  # looked for in a dataset folder
 
+JOURNAL_BROKEN = Code(
+    "JOURNAL_BROKEN",
+    "A line of the journal of a study or of the log of a loop is not one that was written there, or (a warning) the "
+    "last one was cut off.",
+    "Restore the file from a copy, or cut it off before the line that is named: jobs of lost lines are found again, "
+    "and stages of a loop run again.",
+)
 REMOVAL_OUTSIDE = Code(
     "REMOVAL_OUTSIDE",
     "A file or folder that is to be removed lies outside the folder that owns it, or is reached through a link.",

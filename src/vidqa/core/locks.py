@@ -31,6 +31,13 @@ LOCK_HELD = Code(
     "See what that process does (`fuser` on the file names it), end it if it hangs, and run this again.",
     Exit.ENVIRONMENT,
 )
+BUSY = Code(
+    "BUSY",
+    "Another process controls the study, runs the loop, or launches a job on this machine.",
+    "Wait until it is over, or stop it (of a study run_automl.py stop), then run this again; run_automl.py status and "
+    "run_deft.py status work at any time.",
+    Exit.NOT_DONE,
+)
 
 
 def try_lock(handle: int, path: Path, *, shared: bool = False) -> bool:

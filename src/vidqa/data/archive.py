@@ -28,7 +28,7 @@ from typing import IO, NamedTuple
 
 from vidqa.core.files import replacing
 from vidqa.data.media_cache import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, MAX_MEMBERS, Unpacked, open_tar, plain_members
-from vidqa.data.problems import MEDIA_MISSING, NO_SPACE, TAR_BROKEN
+from vidqa.data.problems import DISK_SPACE, MEDIA_MISSING, TAR_BROKEN
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
 # The name of a member: videos.tar!a.mp4. Group 1 is the suffix of the archive.
@@ -61,7 +61,7 @@ class Archive:
 
     def unpack(self, names: set[str]) -> None:
         """Unpack these members of a compressed tar into the cache, where `members` says that they are; an uncompressed
-        one needs nothing. Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE."""
+        one needs nothing. Raises DATA_TAR_BROKEN, ENV_DISK_SPACE."""
         if self.unpacked and names:
             with _broken_archive_reported(self.path):
                 self.unpacked.unpack(names)
@@ -85,7 +85,7 @@ def locate(path: str, member: str | None) -> tuple[str, str | None]:
     """Where to read the plain file `path` (`member` None) or a member of the archive `path`: (file, None), or (tar,
     name of the member in it) for an uncompressed tar. The index of an archive is cached until the file changes.
 
-    Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE, and DATA_MEDIA_MISSING for a member that it does not have.
+    Raises DATA_TAR_BROKEN, ENV_DISK_SPACE, and DATA_MEDIA_MISSING for a member that it does not have.
     """
     if member is None:
         return path, None
@@ -133,12 +133,12 @@ def open_archive(path: Path) -> Archive:
 
 @contextmanager
 def _broken_archive_reported(path: str | Path) -> Iterator[None]:
-    """Turn the many errors of broken archives into DATA_TAR_BROKEN, and what a disk refuses into STORAGE_NO_SPACE."""
+    """Turn the many errors of broken archives into DATA_TAR_BROKEN, and what a disk refuses into ENV_DISK_SPACE."""
     try:
         yield
     except (*READ_ERRORS, *ZIP_ERRORS) as broken:
         if isinstance(broken, OSError) and broken.errno in WRITE_REFUSED and broken.filename != os.fspath(path):
-            raise NO_SPACE.error(path, f"it cannot be unpacked: {broken}") from broken
+            raise DISK_SPACE.error(path, f"it cannot be unpacked: {broken}") from broken
         raise TAR_BROKEN.error(path, f"{type(broken).__name__}: {broken}") from broken
 
 
@@ -163,7 +163,7 @@ def unpack_beside(archive: Path) -> int:
     """Write the plain files of a tar or zip into the folder it lies in. Returns how many were written.
 
     Members that would lie outside, links, and devices are left out. A file of the right size that is newer than the
-    archive is not written again. A file appears only when it is complete. Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE.
+    archive is not written again. A file appears only when it is complete. Raises DATA_TAR_BROKEN, ENV_DISK_SPACE.
     """
     written, archive_mtime_ns = 0, archive.stat().st_mtime_ns
     with _broken_archive_reported(archive):

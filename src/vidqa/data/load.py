@@ -33,7 +33,7 @@ class Pair(NamedTuple):
 
 def pairs_of(rows: Rows, reader: RowReader) -> Iterator[Pair]:
     """A pair for every good row; what is wrong with the others goes to the reader's collector. At the end the media
-    that were found in compressed archives are unpacked. Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE."""
+    that were found in compressed archives are unpacked. Raises DATA_TAR_BROKEN, ENV_DISK_SPACE."""
     collector = reader.collector
     for index, row in rows:
         record = reader.read(index, row)

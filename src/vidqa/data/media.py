@@ -87,7 +87,7 @@ class MediaSource:
         return result
 
     def unpack(self) -> None:
-        """Unpack what was found in compressed archives so far. Raises DATA_TAR_BROKEN, STORAGE_NO_SPACE."""
+        """Unpack what was found in compressed archives so far. Raises DATA_TAR_BROKEN, ENV_DISK_SPACE."""
         due, self._due = self._due, {}
         for archive, names in due.values():
             archive.unpack(names)

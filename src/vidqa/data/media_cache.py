@@ -26,7 +26,7 @@ from vidqa.core.environment import cache_folder
 from vidqa.core.files import content_hash, remove, replacing, write_json
 from vidqa.core.locks import POLL_S, locked, try_lock
 from vidqa.data.foreign_rows import with_media
-from vidqa.data.problems import NO_SPACE
+from vidqa.data.problems import DISK_SPACE
 
 LOCK_WAIT_S = 6 * 3600.0  # for another process that reads the same archive, which may be terabytes
 INDEX, MEMBERS, PARTIAL = "index.json", "members", "partial"
@@ -104,7 +104,7 @@ class Unpacked:
         return f"{self.folder}/{MEMBERS}/{name}"
 
     def unpack(self, names: Iterable[str]) -> None:
-        """Write these members to their paths, each of which appears only when it is whole. Raises STORAGE_NO_SPACE, and
+        """Write these members to their paths, each of which appears only when it is whole. Raises ENV_DISK_SPACE, and
         what tarfile and the disk raise."""
         with locked(self.lock, wait_s=LOCK_WAIT_S):
             due = {self._index[name][0]: name for name in names if not self._is_there(name)}
@@ -134,7 +134,7 @@ class Unpacked:
 
 def make_room(own: Path, needed: int, source: Path) -> None:
     """Evict what was not used for longest until `needed` bytes of `source` have room in the folder `own` beside the
-    rest. Raises STORAGE_NO_SPACE."""
+    rest. Raises ENV_DISK_SPACE."""
     root = own.parent
     held = {folder: _bytes_below(folder) for folder in root.iterdir() if folder.is_dir()}
     total, free = sum(held.values()), shutil.disk_usage(root).free
@@ -149,7 +149,7 @@ def make_room(own: Path, needed: int, source: Path) -> None:
             f"the records name {needed / 1e6:,.1f} MB more of it, {total / 1e6:,.1f} MB of archives in use are "
             f"unpacked in {root}, and all may take {limit / 1e6:,.1f} MB, half of what that disk has left"
         )
-        raise NO_SPACE.error(source, message)
+        raise DISK_SPACE.error(source, message)
 
 
 @cache
@@ -215,7 +215,7 @@ class EmbeddedMedia:
         self._room = 0  # bytes that may be written before room is asked for again
 
     def unpacked(self, row: Any) -> Any:
-        """The row with the names of its media in place of their bytes. Raises STORAGE_NO_SPACE."""
+        """The row with the names of its media in place of their bytes. Raises ENV_DISK_SPACE."""
         return with_media(row, self._named) if isinstance(row, dict) else row
 
     def _named(self, value: Any) -> Any:
@@ -234,7 +234,7 @@ class EmbeddedMedia:
             if not target.is_file() or target.stat().st_size != len(content):
                 self._write(target, content)
         except OSError as refused:
-            raise NO_SPACE.error(target, f"a medium of {self.elsewhere} cannot be written: {refused}") from refused
+            raise DISK_SPACE.error(target, f"a medium of {self.elsewhere} cannot be written: {refused}") from refused
         return name
 
     def _write(self, target: Path, content: bytes) -> None:

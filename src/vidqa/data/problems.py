@@ -48,11 +48,15 @@ LEFT_OUT = Code(
     "Complete files and rows (a label for the video, a text beside the medium, a value in the column), and take keys "
     "out where nothing is meant by them; the page on data sets lists those that are used.",
 )
-FUNCTION = Code(
-    "DATA_FUNCTION",
-    "The user's function that gives records cannot be found, has failed, or gave something that is no record.",
-    "Correct the function at the line that is named: it yields one dictionary for each record, in the same order each "
-    "time; python FILE.py is a quick way to try it.",
+USER_FUNCTION = Code(
+    "USER_FUNCTION",
+    "The user's function that gives records, scores answers or rewards completions cannot be found or loaded, failed, "
+    "took too long, or gave something else.",
+    "Correct the function at the place that is named, or give it more time. One of records yields a dictionary for "
+    "each, in the same order each time (try it with python FILE.py). A score, FUNCTION(item of results.json), returns "
+    "a number, a dictionary of numbers, or None; metrics.functions_timeout_s is for all answers. A reward, "
+    "FUNCTION(text, record, token_ids, finish_reason), returns a number or (number, table); engine.reward_timeout_s is "
+    "for each call.",
 )
 MEDIA_MISSING = Code(
     "DATA_MEDIA_MISSING",
@@ -77,12 +81,6 @@ SPLIT = Code(
     "Write FOLDER#SPLIT, such as FOLDER#train[:100], or FOLDER#SUBSET:SPLIT; choose a test_size between 0 and the "
     "number of records, have at least two videos, or give a validation set.",
 )
-OPTION = Code(
-    "DATA_OPTION",
-    "An option of a data tool is missing, or has a value that does not fit the data or the other options.",
-    "Change it as the message says; --help shows an example.",
-    Exit.USAGE,
-)
 OUTPUT_EXISTS = Code(
     "OUTPUT_EXISTS",
     "A file or folder of another content is in the place of an output; it is never overwritten.",
@@ -102,6 +100,17 @@ DENIED = Code(
     "agreement of a gated model on its page.",
     Exit.ENVIRONMENT,
 )
+DISK_SPACE = Code(
+    "ENV_DISK_SPACE",
+    "A disk has no room for what is fetched, unpacked or written, refuses it, or has less than the weights to fetch, "
+    "the checkpoints and the exports will need. All unpacked archives together may take half of what the cache's disk "
+    "has left without them. As a warning: the frame cache cannot hold all frames or features, which are then made "
+    "again in every epoch.",
+    "Free space, lower train.ckpt.max_keep, or name a folder on another disk that you may write to: --out, "
+    "train.output_dir, VIDQA_CACHE_DIR (engine.frame_cache_dir for frames, HF_HOME for what the hub keeps); of an "
+    "archive, unpack it yourself and give the folder as media path.",
+    Exit.ENVIRONMENT,
+)
 UNREACHABLE = Code(
     "STORAGE_UNREACHABLE",
     "A storage or the hub does not answer, failed in the middle of a transfer, or what arrived differs from what was "
@@ -110,24 +119,10 @@ UNREACHABLE = Code(
     "twice. If a file stays damaged, store it anew; a spec may name a local folder of the model instead.",
     Exit.ENVIRONMENT,
 )
-NO_SPACE = Code(
-    "STORAGE_NO_SPACE",
-    "A disk has no room for what is to be fetched, unpacked or written, or refuses it. All unpacked archives together "
-    "may take half of what the cache's disk has left without them.",
-    "Free disk space, or let --out, VIDQA_CACHE_DIR (HF_HOME for what the hub keeps) name a folder with enough of it "
-    "that you may write to; of an archive, unpack it yourself and give the folder as media path.",
-    Exit.ENVIRONMENT,
-)
 HUB_ANSWER = Code(
     "HUB_ANSWER",
     "The hub's answer is not of the form that a hub gives, or it lists a file whose name is not safe to write.",
     "Nothing was written or removed. Check HF_ENDPOINT; tell the owner of the repository, and use another one.",
-)
-HUB_PUBLIC = Code(
-    "STORAGE_HUB_PUBLIC",
-    "The repository on the hub is public, and nobody has said that the weights may be.",
-    "Make it private on its page, name another one, or add --public.",
-    Exit.REFUSED,
 )
 TO_FETCH = Code(
     "STORAGE_TO_FETCH",

@@ -11,10 +11,11 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
+from vidqa.core.cli import USAGE
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.data import fingerprint
 from vidqa.data.conversation import split_thinking
-from vidqa.data.problems import OPTION, ProblemCollector
+from vidqa.data.problems import ProblemCollector
 from vidqa.data.record import Record
 from vidqa.datatools.outputs import (
     MOST_NAMED,
@@ -67,12 +68,12 @@ def convert(
     keep the names they have, relative to the media path that is given back (of several sets see `merged`). Nothing is
     copied but media that stand in tables as bytes, into the folder media beside the output.
     Raises everything that is wrong with the records, DATATOOLS_FORMAT, DATATOOLS_PROMPT,
-    DATA_OPTION, OUTPUT_EXISTS, STORAGE_NO_SPACE.
+    USAGE, OUTPUT_EXISTS, ENV_DISK_SPACE.
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
     places = [media_path] if isinstance(media_path, str) else list(media_path) or [""]
     if len(places) not in (1, len(paths)):
-        raise OPTION.error(
+        raise USAGE.error(
             "--media-path", f"{len(places)} are given for {len(paths)} inputs", "give none, one, or one an input"
         )
     places = places * len(paths) if len(places) == 1 else places
@@ -150,7 +151,7 @@ def _output(out: Path, to: str) -> Path:
         return out
     if out.suffix in (*SUFFIX.values(), ".csv") and not out.is_dir():
         file = f"a file that ends in {ending}, or " if ending else ""
-        raise OPTION.error(out, f"{to} is written to {file}a folder", "change --out, or --to")
+        raise USAGE.error(out, f"{to} is written to {file}a folder", "change --out, or --to")
     return out / f"annotations{ending}" if ending else out
 
 

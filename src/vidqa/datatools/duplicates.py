@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vidqa.core.cli import USAGE
 from vidqa.core.problem import Problem
 from vidqa.data.load import Pair
 from vidqa.data.near_duplicates import groups_alike
-from vidqa.data.problems import OPTION, shown_names
+from vidqa.data.problems import shown_names
 from vidqa.data.record import MediaRef, Record
 from vidqa.data.record_groups import same_bytes
 from vidqa.datatools.problems import DUPLICATES, SPLIT
@@ -120,7 +121,7 @@ class SplitGroups:
 def find_split_groups(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -> SplitGroups:
     """The records that must stay in one part of a split, and why: of one group (`group_by` is a field of the rows, or a
     pattern in the names of media), of equal files or file names, or, unless `ignore_looks`, of clips that look alike.
-    Raises DATA_OPTION."""
+    Raises USAGE."""
     result = SplitGroups()
     media: dict[str, MediaRef] = {}
     first_user: dict[str, int] = {}
@@ -197,7 +198,7 @@ def _by_group(pairs: Sequence[Pair], group_by: str, result: SplitGroups) -> None
     if not groups:
         there = ", ".join(sorted(map(str, columns))[:12])
         message = f"{group_by!r} is no field of the records (there are: {there}) and matches no name of a medium"
-        raise OPTION.error("--group-by", message, REMEDY)
+        raise USAGE.error("--group-by", message, REMEDY)
     several = {name: group for name, group in groups.items() if len(group) > 1}
     result.named[GROUP] = [[pairs[at].record.id for at in group] for group in several.values()]
     result.group_names = list(several)
@@ -216,6 +217,6 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as wrong:
-        raise OPTION.error(
+        raise USAGE.error(
             "--group-by", f"{text!r} is no field of the records and no regular expression: {wrong}", REMEDY
         ) from wrong

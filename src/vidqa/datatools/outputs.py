@@ -20,7 +20,7 @@ from vidqa.core.files import replacing
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.conversation import KIND_FIELDS, TAG, TURN_KEYS, turns_field
 from vidqa.data.foreign_rows import is_json
-from vidqa.data.problems import LEFT_OUT, NO_SPACE, OUTPUT_EXISTS
+from vidqa.data.problems import DISK_SPACE, LEFT_OUT, OUTPUT_EXISTS
 from vidqa.data.record import Record, Turn
 from vidqa.video.types import KEYS_OF, VIDEO_KEYS
 
@@ -192,7 +192,7 @@ def write_new(files: Mapping[Path, bytes], media: Mapping[Path, str] = NO_MEDIA)
     """Write all files, after the `media`: for each place the file of the cache, named for its content, that is to stay
     there. False where every one of them is there already with this very content.
 
-    Nothing is written if any of them is there with another content. Raises OUTPUT_EXISTS, STORAGE_NO_SPACE.
+    Nothing is written if any of them is there with another content. Raises OUTPUT_EXISTS, ENV_DISK_SPACE.
     """
     there = {path: _content_of(path) for path in files}
     other = [path for path, content in there.items() if content is not None and content != files[path]]
@@ -220,7 +220,7 @@ def _content_of(path: Path) -> bytes | None:
 
 
 def write_page(path: Path, html: str) -> None:
-    """A page is made anew every time. Raises STORAGE_NO_SPACE."""
+    """A page is made anew every time. Raises ENV_DISK_SPACE."""
     _write(path, html.encode("utf-8", "replace"))
 
 
@@ -246,7 +246,7 @@ def _refusal_reported(path: Path) -> Iterator[None]:
         yield
     except OSError as refused:
         remedy = "name a new file, in a folder" if isinstance(refused, NO_FILE_THERE) else None
-        raise NO_SPACE.error(path, f"cannot be written: {refused.strerror or refused}", remedy) from refused
+        raise DISK_SPACE.error(path, f"cannot be written: {refused.strerror or refused}", remedy) from refused
 
 
 def json_list(rows: Iterable[Any]) -> bytes:

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.core.cli import printable
+from vidqa.core.cli import USAGE, printable
 from vidqa.core.pages.page import image_url, page
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.problems import FIELD
 from vidqa.data.record import MediaRef, Record
-from vidqa.datatools.problems import SAMPLE_UNKNOWN
 from vidqa.evaluation.thumbnails import poster_frames
 from vidqa.families.chat import Chat, Encoded, media_order
 from vidqa.planning.samples import Planner, Sample
@@ -115,7 +114,7 @@ def _texts(chat: Chat, ids: np.ndarray, supervised: np.ndarray) -> Iterable[Piec
 
 
 def pick(records: Sequence[Record], ids: Sequence[str], count: int) -> list[Record]:
-    """The records asked for by id, or `count` of them spread over the set. Raises DATATOOLS_SAMPLE_UNKNOWN."""
+    """The records asked for by id, or `count` of them spread over the set. Raises USAGE."""
     if not ids:
         places = np.unique(np.linspace(0, len(records) - 1, min(count, len(records))).round().astype(int))
         return [records[at] for at in places.tolist()]
@@ -128,8 +127,12 @@ def pick(records: Sequence[Record], ids: Sequence[str], count: int) -> list[Reco
 
 def _unknown(name: str, records: dict[str, Record]) -> Problem:
     nearest = difflib.get_close_matches(name, records, 3)
-    remedy = f"did you mean {', '.join(map(repr, nearest))}?" if nearest else None
-    return SAMPLE_UNKNOWN.at("--sample", f"none of {len(records)} usable records has the id {name!r}", remedy)
+    remedy = (
+        f"did you mean {', '.join(map(repr, nearest))}?"
+        if nearest
+        else "give an id of the annotation file, or leave --sample out"
+    )
+    return USAGE.at("--sample", f"none of {len(records)} usable records has the id {name!r}", remedy)
 
 
 def plan_line(piece: Piece) -> str:

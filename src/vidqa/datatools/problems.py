@@ -2,11 +2,6 @@
 
 from vidqa.core.problem import Code
 
-SAMPLE_UNKNOWN = Code(
-    "DATATOOLS_SAMPLE_UNKNOWN",
-    "No usable record has the id that was asked for.",
-    "Give an id as the annotation file has it, or leave --sample out.",
-)
 DUPLICATES = Code(
     "DATATOOLS_DUPLICATES",
     "The same question about the same media is there more than once, or files of different names hold the same bytes.",

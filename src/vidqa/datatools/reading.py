@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vidqa.core.cli import USAGE
 from vidqa.core.files import annotations_in_folder
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.data.load import Pair, load_pairs, read_pairs
 from vidqa.data.media import media_source
 from vidqa.data.parse import RowReader
-from vidqa.data.problems import FILE_MISSING, OPTION, SPLIT, ProblemCollector
+from vidqa.data.problems import FILE_MISSING, SPLIT, ProblemCollector
 from vidqa.data.record import MediaRef, media_by_key
 from vidqa.data.sources import Source, kind_of_source, open_source
 from vidqa.data.sources._base import address_of
@@ -49,7 +50,7 @@ class Imported:
 
 
 def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[str, str]) -> Imported:
-    """The data set at `path`. Raises what is wrong with it, and DATA_OPTION for `columns` of a format without any."""
+    """The data set at `path`. Raises what is wrong with it, and USAGE for `columns` of a format without any."""
     kind = kind_of_source(str(path))
     if form == "auto" and kind in AS_SOURCES:
         return _of_source(kind.name, open_source(path, media_path, kind, columns))
@@ -63,7 +64,7 @@ def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[s
     if part:
         raise SPLIT.error(place, f"{form} has no splits: {part!r} is not there")
     if columns:
-        raise OPTION.error("--column", f"{form} names its fields itself: there is none to rename", "leave it out")
+        raise USAGE.error("--column", f"{form} names its fields itself: there is none to rename", "leave it out")
     return _tao(Path(place), form, media_path)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vidqa.core.cli import USAGE
 from vidqa.core.files import remove
 from vidqa.core.problem import Problem
 from vidqa.data import fingerprint
@@ -20,7 +21,7 @@ from vidqa.data.archive import archive_and_member
 from vidqa.data.foreign_rows import is_json
 from vidqa.data.load import Pair, load_pairs
 from vidqa.data.media import MediaSource
-from vidqa.data.problems import OPTION, OUTPUT_EXISTS
+from vidqa.data.problems import OUTPUT_EXISTS
 from vidqa.data.problems import SPLIT as DATA_SPLIT
 from vidqa.data.record import Record, media_by_key
 from vidqa.data.record_groups import drawn_groups, groups_sharing_media, stratified
@@ -88,10 +89,10 @@ def split_dataset(
     media which were found by their last names are named by their paths. Where all media are named relative to one
     folder, each part gets hard links to its media, and is a data set of its own.
 
-    Raises DATA_OPTION, DATA_SPLIT, OUTPUT_EXISTS, STORAGE_NO_SPACE and every error of the data.
+    Raises USAGE, DATA_SPLIT, OUTPUT_EXISTS, ENV_DISK_SPACE and every error of the data.
     """
     if not 0 < share < 1:
-        raise OPTION.error("--share", f"{share:g} is not between 0 and 1", "give for example 0.1")
+        raise USAGE.error("--share", f"{share:g} is not between 0 and 1", "give for example 0.1")
     source = open_source(annotation_path, media_path)
     pairs, warnings_read = load_pairs(source)
     groups = find_split_groups(pairs, group_by, ignore_looks=ignore_looks)

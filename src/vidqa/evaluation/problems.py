@@ -33,15 +33,6 @@ METRIC_OTHER_KIND = Code(
     "A task or mode for one kind of answer is chosen, and expected answers are of another kind.",
     "Leave task.type (--task) empty, or --mode at normalized: the kind is then found from each expected answer.",
 )
-METRIC_FUNCTION = Code(
-    "METRIC_FUNCTION",
-    "The user's function that scores answers or rewards completions cannot be loaded, failed, took too long, or gave "
-    "no numbers.",
-    "Correct the function at the place that is named, or give it more time. A score, FUNCTION(item of results.json), "
-    "returns a number, a dictionary of numbers, or None; metrics.functions_timeout_s is for all answers. A reward, "
-    "FUNCTION(text, record, token_ids, finish_reason), returns a number or (number, table); engine.reward_timeout_s is "
-    "for each call.",
-)
 METRIC_ONE_ANSWER = Code(
     "METRIC_ONE_ANSWER",
     "The model gives one and the same answer to all questions of a kind, though the right answers differ.",

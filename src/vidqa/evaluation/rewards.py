@@ -15,10 +15,11 @@ from typing import Any
 from vidqa.core.files import absolute
 from vidqa.core.problem import Problem
 from vidqa.core.user_function import UserFunction, UserFunctionError, UserFunctionTimeout, is_number
+from vidqa.data.problems import USER_FUNCTION
 from vidqa.data.record import Record, Turn
 from vidqa.evaluation.answers import final_answer, parse_expected
 from vidqa.evaluation.choices import options_of
-from vidqa.evaluation.problems import METRIC_FUNCTION, REWARD_LABELS, REWARD_REFERENCE
+from vidqa.evaluation.problems import REWARD_LABELS, REWARD_REFERENCE
 from vidqa.evaluation.results import make_item
 from vidqa.evaluation.text import normalise, tokens
 from vidqa.evaluation.text import token_f1 as bag_f1
@@ -115,10 +116,10 @@ class UserReward:
         self.name, self.file, self.timeout_s = name, absolute(file), timeout_s
         self.process: UserFunction | None = None
         if not self.file.is_file():
-            raise METRIC_FUNCTION.error(self.file, "there is no such Python file")
+            raise USER_FUNCTION.error(self.file, "there is no such Python file")
 
     def __call__(self, completion: Completion) -> tuple[float, dict[str, float]]:
-        """The reward and its parts. Raises METRIC_FUNCTION, naming the record."""
+        """The reward and its parts. Raises USER_FUNCTION, naming the record."""
         record = completion.record
         fields = {name: getattr(record, name) for name in ("id", "question", "answer", "kind")}
         fields["media"] = [medium.path for medium in record.media]
@@ -129,15 +130,15 @@ class UserReward:
         except UserFunctionTimeout:
             self.close()
             message = f"{self.name} took more than {self.timeout_s:g} s"
-            raise METRIC_FUNCTION.error(record.place, message) from None
+            raise USER_FUNCTION.error(record.place, message) from None
         except UserFunctionError as failed:
             self.close()
             message = f"{self.name}: {failed.message} {failed.where}".rstrip()
-            raise METRIC_FUNCTION.error(record.place, message) from None
+            raise USER_FUNCTION.error(record.place, message) from None
         number, parts = value if isinstance(value, list) and len(value) == 2 else (value, {})
         if not isinstance(parts, dict) or not all(map(is_number, (number, *parts.values()))):
             message = f"{self.name} gave {str(value)[:100]!r}, not a number or (number, table of numbers)"
-            raise METRIC_FUNCTION.error(record.place, message)
+            raise USER_FUNCTION.error(record.place, message)
         return float(number), {part: float(share) for part, share in parts.items()}
 
     def close(self) -> None:
@@ -159,7 +160,7 @@ class Rewards:
     """The rewards of a `reward_function`, with the overlong penalty of a policy table. A context: it ends processes."""
 
     def __init__(self, reward_function: Any, policy: Any, longest: int, timeout_s: float) -> None:
-        """`longest` is the most tokens of a completion. Raises METRIC_FUNCTION for a file that is not there."""
+        """`longest` is the most tokens of a completion. Raises USER_FUNCTION for a file that is not there."""
         self.weights = reward_weights(reward_function)
         self.overlong, self.longest = policy.overlong_reward, longest
         self.users = {name: UserReward(name, timeout_s) for name in self.weights if name not in REWARDS}
@@ -172,7 +173,7 @@ class Rewards:
             user.close()
 
     def __call__(self, completion: Completion) -> Reward:
-        """Raises METRIC_FUNCTION for a function of the user's own."""
+        """Raises USER_FUNCTION for a function of the user's own."""
         total, parts = 0.0, dict[str, float]()
         for name, weight in self.weights.items():
             if name in self.users:

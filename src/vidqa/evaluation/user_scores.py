@@ -20,8 +20,8 @@ from typing import Any
 from vidqa.core.files import absolute
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.user_function import UserFunction, UserFunctionError, UserFunctionTimeout, is_number
+from vidqa.data.problems import USER_FUNCTION
 from vidqa.data.sources._base import FUNCTION
-from vidqa.evaluation.problems import METRIC_FUNCTION
 from vidqa.evaluation.results import Item, groups
 
 MOST_NAMES = 32  # scores of one function
@@ -62,21 +62,21 @@ def _mean(scores: Sequence[Mapping[str, float]], name: str) -> dict[str, Any]:
 
 
 def function_recipe(function: str) -> dict[str, str]:
-    """What a score depends on: the name of the function, and the content of its file. Raises METRIC_FUNCTION."""
+    """What a score depends on: the name of the function, and the content of its file. Raises USER_FUNCTION."""
     file, name = _parts(function)
     return {"function": f"{file.name}:{name}", "sha256": hashlib.sha256(_content(file)).hexdigest()}
 
 
 def require_function(function: str) -> None:
-    """Raises METRIC_FUNCTION where the file is no Python, or its top level does not name the function."""
+    """Raises USER_FUNCTION where the file is no Python, or its top level does not name the function."""
     file, name = _parts(function)
     try:
         top = symtable.symtable(_content(file), str(file), "exec")  # type: ignore[arg-type]
     except (SyntaxError, ValueError, RecursionError) as broken:
         line = getattr(broken, "lineno", None)
-        raise METRIC_FUNCTION.error(f"{file}:{line}" if line else file, f"it is no Python: {broken}") from broken
+        raise USER_FUNCTION.error(f"{file}:{line}" if line else file, f"it is no Python: {broken}") from broken
     if name not in top.get_identifiers() or not (top.lookup(name).is_assigned() or top.lookup(name).is_imported()):
-        raise METRIC_FUNCTION.error(file, f"there is no function {name}")
+        raise USER_FUNCTION.error(file, f"there is no function {name}")
 
 
 def user_scores(function: str, items: Sequence[Item], timeout_s: float) -> UserScores:
@@ -91,10 +91,10 @@ def user_scores(function: str, items: Sequence[Item], timeout_s: float) -> UserS
                 values.append(_scores(value, name, f"{function} of answer {len(values)}"))
         return UserScores(function, values, [])
     except UserFunctionTimeout:
-        problem = METRIC_FUNCTION.at(function, f"{timeout_s:g} s were not enough for {len(items)} answers")
+        problem = USER_FUNCTION.at(function, f"{timeout_s:g} s were not enough for {len(items)} answers")
     except UserFunctionError as failed:
         message = f"{failed.message} (after {len(values)} of {len(items)} answers)"
-        problem = METRIC_FUNCTION.at(failed.where or function, message)
+        problem = USER_FUNCTION.at(failed.where or function, message)
     except ProblemError as wrong:
         (problem,) = wrong.problems
     return UserScores(function, [], [replace(problem, severity="warning")])
@@ -103,7 +103,7 @@ def user_scores(function: str, items: Sequence[Item], timeout_s: float) -> UserS
 def _parts(function: str) -> tuple[Path, str]:
     parts = FUNCTION.fullmatch(function)
     if parts is None or parts["given"] is not None:
-        raise METRIC_FUNCTION.error("metrics.functions", f"{function!r} is not of the form FILE.py:FUNCTION")
+        raise USER_FUNCTION.error("metrics.functions", f"{function!r} is not of the form FILE.py:FUNCTION")
     return absolute(parts["file"]), parts["name"]
 
 
@@ -111,7 +111,7 @@ def _content(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as unreadable:
-        raise METRIC_FUNCTION.error(file, f"it cannot be read: {unreadable.strerror or unreadable}") from unreadable
+        raise USER_FUNCTION.error(file, f"it cannot be read: {unreadable.strerror or unreadable}") from unreadable
 
 
 def _scores(value: Any, name: str, where: str) -> Scores:
@@ -120,7 +120,7 @@ def _scores(value: Any, name: str, where: str) -> Scores:
     named = value if isinstance(value, dict) else {name: value}
     for key, number in named.items():
         if not is_number(number):
-            raise METRIC_FUNCTION.error(where, f"{key[:80]} is {str(number)[:80]!r}, not a number")
+            raise USER_FUNCTION.error(where, f"{key[:80]} is {str(number)[:80]!r}, not a number")
     if len(named) > MOST_NAMES or any(len(key) > LONGEST_NAME for key in named):
-        raise METRIC_FUNCTION.error(where, f"{len(named)} scores; at most {MOST_NAMES} with short names are taken")
+        raise USER_FUNCTION.error(where, f"{len(named)} scores; at most {MOST_NAMES} with short names are taken")
     return {key: float(number) for key, number in named.items()}

@@ -23,7 +23,7 @@ from vidqa.data.record import Record
 from vidqa.families import Family, family_of
 from vidqa.families.chat_template import Message, Template, load_template, messages_of
 from vidqa.families.model_files import read_json
-from vidqa.families.problems import MODEL_FILE_MISSING, SPECIAL_TOKEN_IN_TEXT, TEMPLATE_BROKEN
+from vidqa.families.problems import MODEL_BROKEN, SPECIAL_TOKEN_IN_TEXT, TEMPLATE_BROKEN
 from vidqa.families.tokenizer import Tokens, load_tokens
 from vidqa.video.types import FramePlan
 
@@ -318,7 +318,7 @@ def load_chat(model_folder: Path | str) -> Chat:
 
 def _require_same_ids(folder: Path, family: Family, tokens: Tokens) -> None:
     """The ids in config.json are those of the tokenizer, and all of these have embeddings: with files of two models the
-    features of a video would stand in other places. Raises MODEL_FILE_MISSING."""
+    features of a video would stand in other places. Raises MODEL_BROKEN."""
     config = read_json(folder, "config.json")
     held = {key: (text, tokens.core.token_to_id(text)) for key, (text, _) in family.token_ids.items()}
     written = {key: config.get(key, default) for key, (_, default) in family.token_ids.items()}
@@ -331,4 +331,4 @@ def _require_same_ids(folder: Path, family: Family, tokens: Tokens) -> None:
     wrong += [f"vocab_size is {rows}, and the tokenizer has {size} tokens"] if size > rows else []
     if wrong:
         message = f"it does not belong to the tokenizer: {'; '.join(wrong)}"
-        raise MODEL_FILE_MISSING.error(folder / "config.json", message, SAME_MODEL)
+        raise MODEL_BROKEN.error(folder / "config.json", message, SAME_MODEL)

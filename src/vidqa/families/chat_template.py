@@ -13,7 +13,7 @@ import jinja2
 from vidqa.data.conversation import split_thinking
 from vidqa.data.record import Record, Turn
 from vidqa.families.model_files import read_json
-from vidqa.families.problems import MODEL_BROKEN, RESPONSE_MODE, TEMPLATE_BROKEN
+from vidqa.families.problems import MODEL_BROKEN, SAMPLE_ANSWERS, TEMPLATE_BROKEN
 from vidqa.families.template_sandbox import BoundedEnvironment
 
 Message = dict[str, Any]
@@ -60,14 +60,14 @@ def _answer(record: Record, text: str, response_mode: str, learned: bool) -> str
     thinking, plain = split_thinking(text)
     if response_mode == "think" and learned and not thinking:
         message = f"response_mode is think, and the answer begins with {text[:40]!r}"
-        raise RESPONSE_MODE.error(record.source or record.id, message)
+        raise SAMPLE_ANSWERS.error(record.source or record.id, message)
     if response_mode != "answer":
         return text
     wrapped = ANSWER.fullmatch(plain)
     plain = wrapped.group(1).strip() if wrapped else plain
     if learned and not plain.strip():
         message = f"response_mode is answer, and there is nothing but reasoning: {text[:40]!r}"
-        raise RESPONSE_MODE.error(record.source or record.id, message)
+        raise SAMPLE_ANSWERS.error(record.source or record.id, message)
     return plain
 
 

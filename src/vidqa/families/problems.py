@@ -42,8 +42,11 @@ SPECIAL_TOKEN_IN_TEXT = Code(
     "a video.",
     "Remove the token from the text, or write it with a space, for example <| im_end |>.",
 )
-RESPONSE_MODE = Code(
-    "CHAT_RESPONSE_MODE",
-    "A learned answer lacks what response_mode asks: it has no reasoning with `think`, or nothing else with `answer`.",
-    "Write the answer as <think>...</think> and what follows, or set response_mode to `hybrid`, or to what is there.",
+SAMPLE_ANSWERS = Code(
+    "SAMPLE_ANSWERS",
+    "The answers of the data do not fit the objective or response_mode: a training sample has no token to learn from, "
+    "no reasoning with `think`, nothing else with `answer`, or no pair of answers, or one that is not used.",
+    "Give the record an answer that response_mode keeps, <think>...</think> and what follows, or set response_mode to "
+    '`hybrid`. With engine.objective = "dpo" every record also has a rejected answer that differs from it '
+    '(assemble_dataset.py --pairs writes them); train other records with engine.objective = "sft".',
 )

@@ -58,23 +58,6 @@ DEFT_FOLDER = Code(
     "--pool DIR.",
     Exit.USAGE,
 )
-DEFT_SETTING = Code(
-    "DEFT_SETTING",
-    "A setting or option of the loop is unknown, or has a value that it cannot have.",
-    "workflow/deft/deft.md lists the settings.",
-    Exit.USAGE,
-)
-DEFT_LOG_BROKEN = Code(
-    "DEFT_LOG_BROKEN",
-    "A line of the loop's log is not one that the loop has written, or the last one was cut off (a warning).",
-    "Restore deft_log.jsonl from a copy, or cut it off before that line; what later lines say is then done again.",
-)
-DEFT_BUSY = Code(
-    "DEFT_BUSY",
-    "Another program runs this loop.",
-    "Wait until it is over, or stop it first; run_deft.py status works at any time.",
-    Exit.NOT_DONE,
-)
 DEFT_GATE = Code(
     "DEFT_GATE",
     "A stage cannot go on with what it has found.",

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vidqa.core import files
-from vidqa.core.cli import SKILL_ROOT
-from vidqa.jobs.problems import IMAGE_UNUSABLE, NOT_AGREED
+from vidqa.core.cli import NOT_AGREED, SKILL_ROOT
+from vidqa.jobs.problems import IMAGE_UNUSABLE
 
 CONFIG = SKILL_ROOT / "config.json"
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

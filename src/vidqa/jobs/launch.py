@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from vidqa import spec
 from vidqa.core import files, versions
-from vidqa.core.cli import USAGE, command
+from vidqa.core.cli import NOT_AGREED, USAGE, command
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.core.run_folder import PLAN
 from vidqa.jobs import failure, images, records, runs, watch
@@ -27,7 +27,7 @@ from vidqa.jobs.job_spec import JobSpec, fetch_weights, job_spec_of, load_job_sp
 from vidqa.jobs.platforms import job_store, platform, site
 from vidqa.jobs.platforms._base import Job, Platform, Rendered, State
 from vidqa.jobs.platforms.processes import this_process
-from vidqa.jobs.problems import JOB_NOT_DONE, NOT_AGREED, PLATFORM_NODES, PLATFORM_SILENT
+from vidqa.jobs.problems import JOB_NOT_DONE, PLATFORM_NODES, PLATFORM_SILENT
 from vidqa.jobs.records import JobRecord
 from vidqa.jobs.resources import Resources
 from vidqa.planning.problems import RESUME_NO_CHECKPOINT

@@ -15,12 +15,6 @@ JOB_RECORD_BROKEN = Code(
     "Move the file that `where` names out of the way. The run folder is untouched, and so is the job if it still runs.",
     Exit.ENVIRONMENT,
 )
-JOB_LAUNCH_BUSY = Code(
-    "JOB_LAUNCH_BUSY",
-    "Another launch on this machine has not finished writing its record.",
-    "Run it again in a moment.",
-    Exit.NOT_DONE,
-)
 JOB_OUT_OF_MEMORY = Code(
     "JOB_OUT_OF_MEMORY",
     "The memory of the machine or of the job's container was full.",
@@ -37,12 +31,6 @@ JOB_NOT_DONE = Code(
     "While it runs, wait longer (python scripts/jobs.py wait JOB) or cancel it; once it is over, python "
     "scripts/jobs.py retry JOB resumes it. --new-run starts another run.",
     Exit.NOT_DONE,
-)
-NOT_AGREED = Code(
-    "JOB_NOT_AGREED",
-    "The job would run in the image that config.json records, or fail again as it did, and nobody has agreed to that.",
-    "Look at the image, or name one with --image; repair what made the job fail. --yes launches it all the same.",
-    Exit.REFUSED,
 )
 NO_EXPORT = Code(
     "EXPORT_NOT_FOUND",

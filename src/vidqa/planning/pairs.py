@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from vidqa.core.problem import Problem
 from vidqa.data.record import Record, Turn
-from vidqa.planning.problems import SAMPLE_ANSWERS
+from vidqa.families.problems import SAMPLE_ANSWERS
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.models import TrainSpec
 

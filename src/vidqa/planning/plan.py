@@ -22,8 +22,8 @@ from vidqa.core.files import absolute
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data import fingerprint, load_records, open_source, split_by_video
 from vidqa.data.record import MediaRef, Record
+from vidqa.families.problems import SAMPLE_ANSWERS
 from vidqa.planning.pairs import learns_pairs, plan_pairs
-from vidqa.planning.problems import SAMPLE_ANSWERS
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.keys import value_at
 from vidqa.spec.models import Spec

@@ -7,14 +7,6 @@ SAMPLE_TOO_LONG = Code(
     "A sample has more tokens than the spec allows. It is never cut.",
     "Take fewer frames, lower the pixel budget, or raise the limit; preflight names the smallest change that fits.",
 )
-SAMPLE_ANSWERS = Code(
-    "SAMPLE_ANSWERS",
-    "The answers of the data do not fit the objective: a training sample has no token to learn from, or no pair of "
-    "answers, or one that is not used.",
-    'Give the record an answer that response_mode keeps. With engine.objective = "dpo" every record also has a '
-    "rejected answer that differs from it (assemble_dataset.py --pairs writes them); train other records with "
-    'engine.objective = "sft".',
-)
 QUANTIZE_CALIBRATION = Code(
     "QUANTIZE_CALIBRATION",
     "The samples to calibrate on are too few, have no video or image, or have videos of the evaluation that measures "

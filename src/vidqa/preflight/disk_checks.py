@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vidqa.core import environment
 from vidqa.core.problem import Problem
+from vidqa.data.problems import DISK_SPACE
 from vidqa.data.storage import hub
 from vidqa.families.weights import weight_bytes, weight_files
 from vidqa.jobs.job_spec import model_names
@@ -22,7 +23,6 @@ from vidqa.planning.feature_cache import feature_cache_share, frame_bytes, plans
 from vidqa.preflight.environment_checks import existing
 from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.preflight.model_checks import architecture_parameters
-from vidqa.preflight.problems import DISK_SMALL
 from vidqa.spec.models import TrainSpec
 
 
@@ -43,7 +43,7 @@ def disk(inputs: Inputs) -> list[Problem]:
 
 
 def disk_problems(all_needs: Iterable[DiskNeed]) -> list[Problem]:
-    """ENV_DISK_SMALL for every disk with less free space than is needed of it."""
+    """ENV_DISK_SPACE for every disk with less free space than is needed of it."""
     by_disk: dict[int, list[DiskNeed]] = defaultdict(list)
     for need in all_needs:
         by_disk[need.folder.stat().st_dev].append(need)
@@ -54,7 +54,7 @@ def disk_problems(all_needs: Iterable[DiskNeed]) -> list[Problem]:
         if free < needed:
             parts = ", ".join(f"{need.bytes / 1e9:.1f} GB for {need.what}" for need in needs)
             message = f"{free / 1e9:.1f} GB free, about {needed / 1e9:.1f} GB needed: {parts}"
-            problems.append(DISK_SMALL.at(folder, message))
+            problems.append(DISK_SPACE.at(folder, message))
     return problems
 
 
@@ -121,10 +121,10 @@ def frame_cache(inputs: Inputs) -> list[Problem]:
     features, problems = _features(inputs, limit)
     needed = min(frames + features, limit)
     if not os.access(place, os.W_OK):
-        return [DISK_SMALL.at(place, "the folder cannot be written", severity="warning")]
+        return [DISK_SPACE.at(place, "the folder cannot be written", severity="warning")]
     if free < needed:
         message = f"{free / 1e9:.1f} GB free; the frames take {needed / 1e9:.1f} GB"
-        return [DISK_SMALL.at(place, message, severity="warning"), *problems]
+        return [DISK_SPACE.at(place, message, severity="warning"), *problems]
     return problems
 
 
@@ -136,11 +136,11 @@ def _features(inputs: Inputs, limit: int) -> tuple[int, list[Problem]]:
     where, trained = "engine.keep_features", inputs.planned["train"].samples
     room = feature_cache_share(train_spec, inputs.family, inputs.sizes, trained, inputs.to_decode, limit)
     if isinstance(room, str):
-        return 0, [DISK_SMALL.at(where, f"{room}, so nothing is kept", severity="warning")]
+        return 0, [DISK_SPACE.at(where, f"{room}, so nothing is kept", severity="warning")]
     cached_bytes = int(room.share * room.feature_bytes)
     inputs.facts |= {"feature_bytes": room.feature_bytes, "features_kept": room.share}
     if room.share == 1:
         return cached_bytes, []
     message = f"features of {room.share:.0%} of the videos fit: all take {room.feature_bytes / 1e9:.1f} GB"
     message += f" beside {room.frame_bytes / 1e9:.1f} GB of frames, the cache may hold {limit / 1e9:.1f} GB"
-    return cached_bytes, [DISK_SMALL.at(where, message, severity="warning")]
+    return cached_bytes, [DISK_SPACE.at(where, message, severity="warning")]

@@ -2,14 +2,6 @@
 
 from vidqa.core.problem import Code, Exit
 
-DISK_SMALL = Code(
-    "ENV_DISK_SMALL",
-    "A disk has less space than the weights to fetch, the checkpoints and the exports will need; or, as a warning, the "
-    "frame cache cannot hold all frames or features, which are then made again in every epoch.",
-    "Free space, lower train.ckpt.max_keep, or name another disk: train.output_dir, HF_HOME for the weights, "
-    "engine.frame_cache_dir (VIDQA_CACHE_DIR) for the frames.",
-    Exit.ENVIRONMENT,
-)
 SPLIT_LEAK = Code(
     "DATA_SPLIT_LEAK",
     "A video or image, or a copy of it under another name, is both trained on and measured on: the score is too good. "

@@ -47,14 +47,9 @@ NO_RUN = Code(
     "The parent run, or what is asked for of it, cannot be found or read.",
     "Give the folder that holds run.json, and a name that the message lists.",
 )
-AUTOML_NO_SEARCH = Code(
-    "AUTOML_NO_SEARCH",
-    "A hyper-parameter search was asked for, or is enabled, and this copy of the skill says that it cannot run one.",
-    "Train directly with --automl off, or set automl.runnable in config.json where run_automl.py is there.",
-)
 AUTOML_NOT_RUNNABLE = Code(
     "AUTOML_NOT_RUNNABLE",
-    "AutoML is enabled and cannot run.",
+    "A search was asked for, or is enabled, and cannot run here.",
     "Run `make generate`, or train directly with --automl off.",
     Exit.ENVIRONMENT,
 )

@@ -10,7 +10,7 @@ from vidqa.core import actions
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec.keys import value_in
 from vidqa.spec.layers import read_layer
-from vidqa.spec.problems import AUTOML_NO_SEARCH, AUTOML_NOT_RUNNABLE
+from vidqa.spec.problems import AUTOML_NOT_RUNNABLE
 
 CONFIG, INFO = "config.json", "references/skill_info.yaml"
 
@@ -43,7 +43,8 @@ def route_train(automl: str, root: Path) -> Decision:
     ]
     cost = {key: value for key in ("trials", "reruns") if isinstance(value := value_in(config, f"automl.{key}"), int)}
     if isinstance(config, dict) and value_in(config, "automl.runnable") is not True:
-        problems.append(AUTOML_NO_SEARCH.at(root / CONFIG, f"automl.runnable is not true in {CONFIG}"))
+        remedy = "train directly with --automl off, or set automl.runnable where scripts/run_automl.py is there"
+        problems.append(AUTOML_NOT_RUNNABLE.at(root / CONFIG, f"automl.runnable is not true in {CONFIG}", remedy))
     elif isinstance(config, dict) and len(cost) < 2:
         message = f"automl.trials or automl.reruns is no number in {CONFIG}"
         problems.append(AUTOML_NOT_RUNNABLE.at(root / CONFIG, message))

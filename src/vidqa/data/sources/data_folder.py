@@ -105,7 +105,7 @@ def _rows_of(
     embedded: EmbeddedMedia | None = None,
 ) -> Iterator[Any]:
     """What the rows have of the fields to rename leaves `unseen`. Media that stand in a table as bytes are put where
-    `embedded` keeps them, and named by it. Raises STORAGE_NO_SPACE."""
+    `embedded` keeps them, and named by it. Raises ENV_DISK_SPACE."""
     for file in files:
         if file.suffix in (".csv", ".tsv"):
             unseen.clear()  # its columns are looked through there

@@ -21,7 +21,7 @@ from vidqa.data.archive import is_archive, open_archive
 from vidqa.data.foreign_rows import question_row
 from vidqa.data.media import MediaSource, is_medium, kind_of, media_source
 from vidqa.data.problems import EMPTY, FILE_MISSING, ProblemCollector
-from vidqa.data.problems import FUNCTION as FUNCTION_FAILED
+from vidqa.data.problems import USER_FUNCTION as FUNCTION_FAILED
 from vidqa.data.reader import TOO_DEEP, annotation_file, is_deep, read_rows
 from vidqa.data.sources._base import FUNCTION, Names, Rows, Source, SourceKind, digest_of
 from vidqa.data.tables import csv_rows

@@ -24,8 +24,8 @@ from vidqa.core.files import content_hash
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.problems import (
     DENIED,
+    DISK_SPACE,
     HUB_ANSWER,
-    NO_SPACE,
     NOT_FOUND,
     TO_FETCH,
     UNREACHABLE,
@@ -96,7 +96,7 @@ def resolve_model(name: str, *, token: str | None, weights: bool = True) -> Path
 
     Without `weights` only the small files are fetched, which is all that planning needs. A snapshot in the hub's cache
     serves when the hub cannot be reached. Raises STORAGE_NOT_FOUND, STORAGE_DENIED,
-    STORAGE_UNREACHABLE, STORAGE_NO_SPACE.
+    STORAGE_UNREACHABLE, ENV_DISK_SPACE.
     """
     if not is_hub_name(name):
         return _local_folder(name)
@@ -259,7 +259,7 @@ def download(
     folder: Path | None = None,
 ) -> Path:
     """Fetch the files that fit the patterns into the hub's cache, or into a folder of their own; gives the folder.
-    Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE."""
+    Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, ENV_DISK_SPACE."""
     import huggingface_hub
     from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
 
@@ -277,7 +277,7 @@ def download(
     except (HTTPError, LocalEntryNotFoundError) as failed:
         raise ProblemError([refusal(name, failed)]) from failed
     except OSError as failed:
-        raise NO_SPACE.error(name, f"storing it failed: {failed}") from failed
+        raise DISK_SPACE.error(name, f"storing it failed: {failed}") from failed
     return Path(fetched)
 
 

@@ -16,7 +16,7 @@ from vidqa.core import environment
 from vidqa.core.cli import note
 from vidqa.core.files import name_error
 from vidqa.core.problem import ProblemError
-from vidqa.data.problems import NO_SPACE, NOT_FOUND, UNREACHABLE
+from vidqa.data.problems import DISK_SPACE, NOT_FOUND, UNREACHABLE
 from vidqa.data.splits import subset_and_cuts
 from vidqa.data.storage import hub
 from vidqa.data.storage.hub import DATA_SET_PREFIX as PREFIX
@@ -53,7 +53,7 @@ def stage_dataset(written: str) -> str:
     """The data set folder of an address, and the part of it that is meant, as an annotation path.
 
     A snapshot that is in the cache serves when the hub cannot be reached. Raises STORAGE_DENIED, STORAGE_NOT_FOUND,
-    STORAGE_UNREACHABLE, STORAGE_NO_SPACE, DATA_SPLIT.
+    STORAGE_UNREACHABLE, ENV_DISK_SPACE, DATA_SPLIT.
     """
     name, part = _parted(written)
     subset, _ = subset_and_cuts(part, written)
@@ -132,19 +132,19 @@ def _fetched(name: str, listing: Listing, files: list[RemoteFile]) -> Path:
 
 def download(listing: Listing, files: Sequence[RemoteFile], name: str, folder: Path | None = None) -> Path:
     """Fetch these files into the hub's cache, or into a folder of their own; gives the folder. Raises STORAGE_DENIED,
-    STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, STORAGE_NO_SPACE."""
+    STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, ENV_DISK_SPACE."""
     names = [_literal(file.name) for file in files]
     return hub.download(name, listing.commit, names, environment.hf_token(), folder=folder)
 
 
 def require_room(folder: Path, needed: int, name: str) -> None:
-    """Raises STORAGE_NO_SPACE where the folder's disk has no room for `needed` bytes."""
+    """Raises ENV_DISK_SPACE where the folder's disk has no room for `needed` bytes."""
     place = folder
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
     if needed and needed + SPARE > free:
-        raise NO_SPACE.error(folder, f"{name} needs {needed / 1e9:.1f} GB more, {free / 1e9:.1f} GB are free")
+        raise DISK_SPACE.error(folder, f"{name} needs {needed / 1e9:.1f} GB more, {free / 1e9:.1f} GB are free")
 
 
 def _literal(name: str) -> str:

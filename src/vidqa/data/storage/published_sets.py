@@ -19,11 +19,11 @@ from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from vidqa.core.cli import note
+from vidqa.core.cli import USAGE, note
 from vidqa.core.files import name_error, remove, write_json
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.archive import is_archive, unpack_beside
-from vidqa.data.problems import EMPTY, FIELD, LEFT_OUT, NOT_FOUND, OPTION, OUTPUT_EXISTS, SYNTAX, UNREACHABLE
+from vidqa.data.problems import EMPTY, FIELD, LEFT_OUT, NOT_FOUND, OUTPUT_EXISTS, SYNTAX, UNREACHABLE
 from vidqa.data.storage import hub, hub_dataset
 from vidqa.data.storage.hub_dataset import Listing, RemoteFile
 
@@ -87,8 +87,8 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
     """Bring the data set, or these subsets of it, into `folder`, and unpack its archives there.
 
     Nothing is written before the hub has agreed, every subset is known, and the disk has room.
-    Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, DATA_OPTION, OUTPUT_EXISTS,
-    STORAGE_NO_SPACE, REMOVAL_OUTSIDE.
+    Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, USAGE, OUTPUT_EXISTS,
+    ENV_DISK_SPACE, REMOVAL_OUTSIDE.
     """
     name = f"{hub_dataset.PREFIX}{published.repository}"
     listing = hub_dataset.listing(name)
@@ -116,14 +116,14 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
 
 
 def _chosen(published: Published, subsets: Sequence[str], listing: Listing) -> list[RemoteFile]:
-    """The files of these subsets, or all; hidden ones aside. Raises DATA_OPTION, STORAGE_NOT_FOUND."""
+    """The files of these subsets, or all; hidden ones aside. Raises USAGE, STORAGE_NOT_FOUND."""
     there = sorted({file.name.split("/")[0] for file in listing.files if "/" in file.name})
     known_subsets = [*published.subsets, *(name for name in there if name not in published.subsets)]
     if missing := [subset for subset in subsets if subset not in there]:
         message = f"{published.repository} has no {' and no '.join(missing)}; it has: {', '.join(there) or 'no subset'}"
-        raise OPTION.error(", ".join(missing), message)
+        raise USAGE.error(", ".join(missing), message)
     if published.subsets and not subsets:
-        raise OPTION.error(published.repository, f"no subset is named; it has: {', '.join(known_subsets)}")
+        raise USAGE.error(published.repository, f"no subset is named; it has: {', '.join(known_subsets)}")
     files = [file for file in listing.files if not any(part.startswith(".") for part in file.name.split("/"))]
     if published.files:
         files = [file for file in files if file.name in published.files]

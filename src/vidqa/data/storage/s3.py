@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from vidqa.core import environment
 from vidqa.core._optional import require
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.data.problems import DENIED, NO_SPACE, NOT_FOUND, UNREACHABLE
+from vidqa.data.problems import DENIED, DISK_SPACE, NOT_FOUND, UNREACHABLE
 
 PREFIX = "s3://"
 MOST_NAMED = 20  # problems of one set or run
@@ -121,7 +121,7 @@ def errors_at(where: str) -> Iterator[None]:
         raise _answer(where, answer) from answer
     except (botocore.BotoCoreError, OSError) as failed:
         if isinstance(failed, OSError) and failed.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise NO_SPACE.error(where, str(failed)) from failed
+            raise DISK_SPACE.error(where, str(failed)) from failed
         raise UNREACHABLE.error(where, f"{type(failed).__name__}: {failed}") from failed
 
 

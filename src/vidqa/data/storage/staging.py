@@ -62,7 +62,7 @@ class Staged(msgspec.Struct, frozen=True):
 def stage_set(annotation_path: str, media_path: str) -> tuple[str, str]:
     """The two paths of a data set on this machine; local paths are returned unchanged.
 
-    Raises ProblemError with every object that is not there, and STORAGE_DENIED, STORAGE_UNREACHABLE, STORAGE_NO_SPACE.
+    Raises ProblemError with every object that is not there, and STORAGE_DENIED, STORAGE_UNREACHABLE, ENV_DISK_SPACE.
     """
     if hub_dataset.is_hub_dataset(annotation_path):
         annotation_path = hub_dataset.stage_dataset(annotation_path)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core import environment, files
-from vidqa.core.cli import note
+from vidqa.core.cli import NOT_AGREED, USAGE, note
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import EXPORT, RunFolder
-from vidqa.data.problems import DENIED, HUB_PUBLIC, OPTION, UNREACHABLE
+from vidqa.data.problems import DENIED, UNREACHABLE
 from vidqa.data.storage.hub import file_fault
 from vidqa.data.storage.s3 import (
     MOST_NAMED,
@@ -57,28 +57,28 @@ class Destinations:
 
 
 def spec_destinations(run_dir: Path) -> Destinations:
-    """The destinations in [train.ckpt] of the run's spec.toml. Raises DATA_OPTION without a spec.toml."""
+    """The destinations in [train.ckpt] of the run's spec.toml. Raises USAGE without a spec.toml."""
     try:
         ckpt = tomllib.loads((run_dir / "spec.toml").read_text(encoding="utf-8")).get("train", {}).get("ckpt", {})
         s3 = f"s3://{ckpt.get('s3_bucket')}/{ckpt.get('s3_prefix', 'outputs')}" if ckpt.get("upload_s3") else None
         hub = str(ckpt.get("hf_repo_name")) if ckpt.get("upload_hf") else None
         return Destinations(s3, "all" if ckpt.get("upload_s3") == "all" else "final", hub)
     except (OSError, ValueError, AttributeError) as failed:
-        raise OPTION.error(run_dir, f"its spec.toml cannot be read: {failed}") from failed
+        raise USAGE.error(run_dir, f"its spec.toml cannot be read: {failed}") from failed
 
 
 def upload(run_dir: Path, to: Destinations, token: str | None) -> tuple[dict[str, Any], list[Problem]]:
     """Upload a run to every destination. Returns the outcome of each by its address, and all problems.
 
-    Raises DATA_OPTION before anything is sent.
+    Raises USAGE before anything is sent.
     """
     if not to:
-        raise OPTION.error(run_dir, "neither the run's spec nor the command line names a destination")
+        raise USAGE.error(run_dir, "neither the run's spec nor the command line names a destination")
     chosen = exports(run_dir, to.which)
     if to.hub and not HUB_NAME.fullmatch(to.hub):
-        raise OPTION.error("--hub", f"{to.hub!r} is not of the form organisation/name or name")
+        raise USAGE.error("--hub", f"{to.hub!r} is not of the form organisation/name or name")
     if to.hub and not chosen:
-        raise OPTION.error(run_dir, "the run has no export for the hub")
+        raise USAGE.error(run_dir, "the run has no export for the hub")
     places: dict[str, Callable[[], dict[str, Any]]] = {}
     if to.s3:
         address = f"{parse(to.s3)}/{run_dir.name}"
@@ -147,7 +147,7 @@ def upload_export(
     """Commit the files of an export, but the one called `without`, to organisation/name, or to a name alone in the
     token's own namespace; made where it is not there. {"repository", "commit", "files", "bytes"}.
 
-    Files that the hub has already are not sent again. Raises STORAGE_HUB_PUBLIC, STORAGE_DENIED,
+    Files that the hub has already are not sent again. Raises NOT_AGREED, STORAGE_DENIED,
     STORAGE_UNREACHABLE.
     """
     import huggingface_hub
@@ -158,7 +158,7 @@ def upload_export(
     try:
         name = str(api.create_repo(name, private=not public, exist_ok=True).repo_id)
         if not public and not api.model_info(name).private:
-            raise HUB_PUBLIC.error(name, "it is public")
+            raise NOT_AGREED.error(name, "the repository is public", "make it private, name another, or add --public")
         commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, ignore_patterns=[without])
         own_files = _files(folder, without)
         damaged = _differences(api, name, str(commit.oid), folder, own_files)

@@ -151,7 +151,7 @@ def _shown_text(value: str | list[dict[str, Any]]) -> str:
 
 
 def write_preview(folder: Path, rows: Sequence[Row]) -> None:
-    """A page of new rows with pictures. Raises STORAGE_NO_SPACE."""
+    """A page of new rows with pictures. Raises ENV_DISK_SPACE."""
     shown = []
     for row in rows[:SHOWN]:
         turns = [_shown_text(turn["value"]) for turn in row["conversations"]]

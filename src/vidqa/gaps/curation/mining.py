@@ -187,7 +187,7 @@ def _write(request: Mining, mined: Mined, control: dict[int, dict[str, Any]]) ->
 
 
 def _write_page(path: Path, mined: Mined) -> None:
-    """Each gap with the rows that it took, with pictures. Raises STORAGE_NO_SPACE."""
+    """Each gap with the rows that it took, with pictures. Raises ENV_DISK_SPACE."""
     rows_of = defaultdict(list)
     for chosen in mined.finds:
         rows_of[chosen.gap].append(chosen)

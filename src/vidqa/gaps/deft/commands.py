@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from vidqa import spec
 from vidqa.core import actions
-from vidqa.core.cli import Result, command
+from vidqa.core.cli import USAGE, Result, command
 from vidqa.core.files import absolute, annotations_in_folder, write_text
 from vidqa.core.pages.page import percent
 from vidqa.core.problem import Exit, Problem, ProblemError
@@ -32,7 +32,7 @@ from vidqa.gaps.deft.loop import Log, Loop, PendingStage, locked_folder, write_s
 from vidqa.gaps.deft.report import write_report
 from vidqa.gaps.deft.stages import ROUND
 from vidqa.gaps.deft.state import Ending, Sets, Settings, Stop, Where, fold
-from vidqa.gaps.problems import DEFT_FOLDER, DEFT_SETTING, LEAK
+from vidqa.gaps.problems import DEFT_FOLDER, LEAK
 from vidqa.spec.build import Request, build
 from vidqa.spec.keys import table_at
 from vidqa.spec.layers import parse_set, parse_value
@@ -72,7 +72,7 @@ def create(folder: Path, config: LoopConfig) -> tuple[Loop, str]:
     """The loop, and whether it is "new", "unchanged" or "changed" (stop rules and limits of an existing one). Recipes
     are copied, so that later changes of the files have no effect.
 
-    Raises DEFT_SETTING, DEFT_FOLDER, CURATION_LEAK, and the problems of specs.
+    Raises USAGE, DEFT_FOLDER, CURATION_LEAK, and the problems of specs.
     """
     folder = folder.absolute()
     training = spec.load(config.train_spec, "train")
@@ -98,14 +98,14 @@ def create(folder: Path, config: LoopConfig) -> tuple[Loop, str]:
 
 
 def _settings(config: LoopConfig) -> Settings:
-    """Raises DEFT_SETTING with everything that is wrong."""
+    """Raises USAGE with everything that is wrong."""
     table: dict[str, Any] = {"sets": {name: str(absolute(place)) for name, place in config.folders.items() if place}}
     if config.model:
         table["model"] = config.model if "://" in config.model else str(absolute(config.model))
     for word in config.sets:
         key, equals, value = word.partition("=")
         if not equals or not all(key.split(".")):
-            raise DEFT_SETTING.error(word, "it is not KEY=VALUE", "write it as stop.rounds=2")
+            raise USAGE.error(word, "it is not KEY=VALUE", "write it as stop.rounds=2")
         is_words = key.startswith("words.") or key in ("train", "study")  # which are split as a shell would
         inner, name = table_at(table, key)
         inner[name] = _words(key, value) if is_words else parse_value(value) if value else None
@@ -118,44 +118,44 @@ def _settings(config: LoopConfig) -> Settings:
 def _problem(error: Any) -> Problem:
     key = ".".join(map(str, error["loc"]))
     if error["type"] != "extra_forbidden":
-        return DEFT_SETTING.at(key or "settings", f"{error['msg']}: {str(error['input'])[:80]}")
+        return USAGE.at(key or "settings", f"{error['msg']}: {str(error['input'])[:80]}", runner.SETTINGS_PAGE)
     names = [name for name in Settings.model_fields if name not in TABLES]
     names += [f"{table}.{name}" for table, model in TABLES.items() for name in model.model_fields]
     close = difflib.get_close_matches(key, names, n=3, cutoff=0.5) or names
-    return DEFT_SETTING.at(key, "there is no such setting", f"set one of {', '.join(close)}")
+    return USAGE.at(key, "there is no such setting", f"set one of {', '.join(close)}")
 
 
 def _words(key: str, text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as unclosed:
-        raise DEFT_SETTING.error(key, f"{text!r} cannot be split into words: {unclosed}") from unclosed
+        raise USAGE.error(key, f"{text!r} cannot be split into words: {unclosed}", "close its quotes") from unclosed
 
 
 def _check_sets(settings: Settings, training: spec.TrainSpec) -> None:
-    """Raises DEFT_SETTING and CURATION_LEAK; what only the contents of files show is found by preflight in a round."""
+    """Raises USAGE and CURATION_LEAK; what only the contents of files show is found by preflight in a round."""
     sets = settings.sets
     folders = {name: place for name in ("selection", "pool", "kpi", "test") if (place := getattr(sets, name))}
     for name, place in folders.items():
         if name == "pool" and os.path.isfile(place):
             continue
         if not os.path.isdir(place):
-            raise DEFT_SETTING.error(f"sets.{name}", f"{place} is no folder", "name the folder of a set")
+            raise USAGE.error(f"sets.{name}", f"{place} is no folder", "name the folder of a set")
         if name != "pool" and annotations_in_folder(Path(place)) is None:
-            raise DEFT_SETTING.error(f"sets.{name}", f"{place} has no annotations.json", "name the folder of a set")
+            raise USAGE.error(f"sets.{name}", f"{place} has no annotations.json", "name the folder of a set")
     _require_apart(folders, training)
     if settings.study and settings.control:
         message = "the study's best training is compared with one that was not searched for"
-        raise DEFT_SETTING.error("control", message, "ask for one of control and study")
+        raise USAGE.error("control", message, "ask for one of control and study")
     if sets.pool is None:
-        raise DEFT_SETTING.error("sets.pool", "there is nothing to take samples from", "name a pool: --pool DIR")
+        raise USAGE.error("sets.pool", "there is nothing to take samples from", "name a pool: --pool DIR")
     if settings.control and not is_labelled(sets.pool):
         message = f"{sets.pool} has no annotations, so that random samples of it have no answers to train on"
-        raise DEFT_SETTING.error("control", message, "leave control out, or name a pool with annotations.json")
+        raise USAGE.error("control", message, "leave control out, or name a pool with annotations.json")
 
 
 def _check_words(settings: Settings) -> None:
-    """Raises DEFT_SETTING for options that the script of a stage refuses: they cannot change within a loop."""
+    """Raises USAGE for options that the script of a stage refuses: they cannot change within a loop."""
     commands = {stage.name: shlex.split(stage.command) for stage in ROUND}
     for name, further in settings.words.items():
         _, script, *own, _ = commands[name]  # names in capitals stand for files; the last word is --json
@@ -164,14 +164,14 @@ def _check_words(settings: Settings) -> None:
 
 
 def _check_training(settings: Settings, train_spec: Path) -> None:
-    """Raises DEFT_SETTING and the problems of the model that the loop starts with and of the keys for trainings: both
+    """Raises USAGE and the problems of the model that the loop starts with and of the keys for trainings: both
     are first used after jobs, and cannot change within a loop."""
     if settings.model:
         model_layer("evaluate", settings.model)
     shorthand = actions.action("train").shorthand
     keys = {shorthand.get(key, key) for key in parse_set(settings.train, "--set train=").table}
     if decided := sorted(keys & DECIDED):
-        raise DEFT_SETTING.error("train", f"{decided[0]} is not for the user of a loop to choose", "leave it out")
+        raise USAGE.error("train", f"{decided[0]} is not for the user of a loop to choose", "leave it out")
     build(Request("train", overrides=(train_spec,), sets=tuple(settings.train)))
 
 
@@ -220,7 +220,7 @@ def _changed(folder: Path, settings: Settings, recipes: dict[str, str]) -> tuple
 
 def go_on(folder: Path, answers: Path | None = None, labels: Path | None = None, *, once: bool) -> Result:
     """Run the pending stage, or all until a rule ends the loop. Raises CURATION_INPUT, and
-    DEFT_SETTING for labels that the loop does not wait for."""
+    USAGE for labels that the loop does not wait for."""
     sentences: list[str] = []
     loop = Loop(folder)
     with loop.alone():
@@ -250,7 +250,7 @@ def go_on(folder: Path, answers: Path | None = None, labels: Path | None = None,
 
 
 def _add_labels(loop: Loop, labels: Path) -> None:
-    """Copy a person's answers into the folder of the round that has mined samples without. Raises DEFT_SETTING, and
+    """Copy a person's answers into the folder of the round that has mined samples without. Raises USAGE, and
     CURATION_INPUT where they cannot be used."""
     from vidqa.gaps.curation.labels import labelled
 
@@ -258,7 +258,7 @@ def _add_labels(loop: Loop, labels: Path) -> None:
     context = StageContext(loop.folder, loop.state, newest.number if newest else 0)
     if newest is None or newest.accepted is not None or (tasks := context.output("tasks")) is None:
         remedy = "leave --labels out; run_deft.py status LOOP says what the loop waits for"
-        raise DEFT_SETTING.error("--labels", "no round that is open has mined samples without answers", remedy)
+        raise USAGE.error("--labels", "no round that is open has mined samples without answers", remedy)
     labelled(tasks, labels)
     write_text(context.place / LABELS, labels.read_text(encoding="utf-8"))
 

@@ -22,14 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidqa.core.cli import note
-from vidqa.core.files import now, write_json
-from vidqa.core.locks import try_lock
+from vidqa.core.files import JOURNAL_BROKEN, now, write_json
+from vidqa.core.locks import BUSY, try_lock
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.gaps.deft.acceptance import after_round, budget
 from vidqa.gaps.deft.context import LOCK, LOG, STATE, StageContext, StageResult, fingerprint
 from vidqa.gaps.deft.stages import EVALUATE, KPI, TEST, Stage, stages_of
 from vidqa.gaps.deft.state import Ending, Event, LoopState, RoundState, fold, take
-from vidqa.gaps.problems import DEFT_BUSY, DEFT_FOLDER, DEFT_GATE, DEFT_LOG_BROKEN
+from vidqa.gaps.problems import DEFT_FOLDER, DEFT_GATE
 
 TRAININGS = ("train", "control train")  # not started once the budget is spent
 
@@ -69,20 +69,20 @@ class Log:
         if rest:
             where, message = f"{self.path}:{len(lines) + 1}", f"{len(rest)} bytes without an end of line are dropped"
             remedy = "nothing needs to be done: the stage of that line runs again"
-            self.torn = DEFT_LOG_BROKEN.at(where, message, remedy, severity="warning")
+            self.torn = JOURNAL_BROKEN.at(where, message, remedy, severity="warning")
 
     def _take(self, number: int, line: bytes) -> None:
-        """Raises DEFT_LOG_BROKEN."""
+        """Raises JOURNAL_BROKEN."""
         where = f"{self.path}:{number}"
         try:
             event = json.loads(line)
         except (ValueError, RecursionError) as broken:
-            raise DEFT_LOG_BROKEN.error(where, f"line {number} is no JSON: {broken}") from broken
+            raise JOURNAL_BROKEN.error(where, f"line {number} is no JSON: {broken}") from broken
         if not isinstance(event, dict) or event.get("number") != number or not isinstance(event.get("event"), str):
-            raise DEFT_LOG_BROKEN.error(where, f"line {number} is not event {number} of a loop")
+            raise JOURNAL_BROKEN.error(where, f"line {number} is not event {number} of a loop")
         check = event.pop("check", None)
         if check != _check_of(self._check, event):
-            raise DEFT_LOG_BROKEN.error(where, f"line {number} is not what was written: its checksum is another one")
+            raise JOURNAL_BROKEN.error(where, f"line {number} is not what was written: its checksum is another one")
         self._check = check
         self.events.append(event)
 
@@ -107,7 +107,7 @@ class PendingStage:
 
 
 class Loop:
-    """The loop in a folder. Raises DEFT_FOLDER, DEFT_LOG_BROKEN."""
+    """The loop in a folder. Raises DEFT_FOLDER, JOURNAL_BROKEN."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
@@ -117,7 +117,7 @@ class Loop:
         try:
             self.state: LoopState = fold(self.log.events)
         except (ValueError, LookupError, TypeError) as wrong:
-            raise DEFT_LOG_BROKEN.error(self.log.path, f"its events do not make a loop: {wrong}") from wrong
+            raise JOURNAL_BROKEN.error(self.log.path, f"its events do not make a loop: {wrong}") from wrong
 
     @property
     def warnings(self) -> list[Problem]:
@@ -125,7 +125,7 @@ class Loop:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """No other process runs stages meanwhile. Raises DEFT_BUSY."""
+        """No other process runs stages meanwhile. Raises BUSY."""
         with locked_folder(self.folder):
             write_state(self.folder, self.state)  # a process that was killed after an event has not written it
             yield
@@ -161,7 +161,7 @@ class Loop:
                 return spent or pending
             if done.stop:
                 return Ending(rule=done.stop, sentence=done.sentence)
-        raise DEFT_LOG_BROKEN.error(self.log.path, f"round {current.number} has all stages and no decision")
+        raise JOURNAL_BROKEN.error(self.log.path, f"round {current.number} has all stages and no decision")
 
     def _stage(self, number: int | None, stage: Stage) -> PendingStage:
         context = StageContext(self.folder, self.state, number)
@@ -249,9 +249,9 @@ def write_state(folder: Path, state: LoopState) -> None:
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; the system releases it with the process. Raises DEFT_BUSY, ENV_FILE_REFUSED."""
+    """Hold the folder's lock; the system releases it with the process. Raises BUSY, ENV_FILE_REFUSED."""
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / LOCK, "w") as file:
         if not try_lock(file.fileno(), folder / LOCK):
-            raise DEFT_BUSY.error(folder, "another process holds its lock")
+            raise BUSY.error(folder, "another process holds its lock")
         yield

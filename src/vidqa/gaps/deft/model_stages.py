@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from vidqa.core.cli import note
+from vidqa.core.cli import USAGE, note
 from vidqa.core.files import write_json
 from vidqa.core.pages.page import percent
 from vidqa.core.problem import raise_errors
@@ -15,7 +15,7 @@ from vidqa.gaps.deft.context import EVALUATE_SPEC, StageContext, StageResult, fi
 from vidqa.gaps.deft.data_stages import data_keys
 from vidqa.gaps.deft.runner import Request
 from vidqa.gaps.deft.state import Cost, Fact
-from vidqa.gaps.problems import DEFT_GATE, DEFT_SETTING
+from vidqa.gaps.problems import DEFT_GATE
 from vidqa.spec.parent_layers import asked_model
 
 
@@ -72,7 +72,7 @@ def _resources(context: StageContext) -> tuple[str, ...]:
 
 def evaluate(context: StageContext, model: str, data: str, stem: str, output: str) -> StageResult:
     """Evaluate a model on a set, both by the names of their sources; `stem` is that of the spec's file. Raises
-    DEFT_GATE, DEFT_SETTING."""
+    DEFT_GATE, USAGE."""
     folder, model = str(getattr(context.settings.sets, data)), str(context.source(model))
     request = Request(
         "evaluate",
@@ -88,7 +88,7 @@ def evaluate(context: StageContext, model: str, data: str, stem: str, output: st
     kind, kinds = context.settings.stop.target_kind, scores.by_kind
     if output == "results" and kind is not None and kind not in kinds:
         message = f"no question of {folder} is of the kind {kind!r}: the target could never be reached"
-        raise DEFT_SETTING.error("stop.target_kind", message, f"name one of {', '.join(kinds)}: run_deft.py init again")
+        raise USAGE.error("stop.target_kind", message, f"name one of {', '.join(kinds)}: run_deft.py init again")
     low, high = scores.accuracy_ci95
     facts |= {"model": model, "accuracy": scores.accuracy, "ci_low": low, "ci_high": high, "n": scores.n}
     return StageResult(str(scores.headline), {output: run / "results.json"}, facts, cost)

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import spec
-from vidqa.core.cli import SKILL_ROOT, chosen, command, note
+from vidqa.core.cli import SKILL_ROOT, USAGE, chosen, command, note
 from vidqa.core.problem import ProblemError
 from vidqa.gaps.deft.state import Cost, Fact, Where
-from vidqa.gaps.problems import DEFT_SETTING
 from vidqa.jobs import api
 from vidqa.preflight import launch_gate
 from vidqa.spec.build import Request, build
 from vidqa.spec.layers import text_of
 from vidqa.spec.serialization import write_spec
+
+SETTINGS_PAGE = "workflow/deft/deft.md lists the settings"
 
 
 def announce(script: str, *words: object) -> None:
@@ -40,7 +41,7 @@ def words_of(options: Mapping[str, object]) -> list[str]:
 
 def options_of(script: str, own: Sequence[str], further: Sequence[str]) -> dict[str, Any]:
     """The options that a script reads, with its own parser, from the loop's words and a user's further ones, as fields
-    of its request; `fields` of a script checks them together. Raises DEFT_SETTING for what the script refuses, and for
+    of its request; `fields` of a script checks them together. Raises USAGE for what the script refuses, and for
     what the loop itself decides."""
     program = runpy.run_path(str(SKILL_ROOT / "scripts" / f"{script}.py"))
     parser = program["parser"]
@@ -51,11 +52,13 @@ def options_of(script: str, own: Sequence[str], further: Sequence[str]) -> dict[
         decided, options = vars(parser.parse_args(own)), parser.parse_args([*own, *further])
         fields: dict[str, Any] = program.get("fields", chosen)(options)
     except ProblemError as refused:
-        raise DEFT_SETTING.error(where, refused.problems[0].message) from refused
+        raise USAGE.error(where, refused.problems[0].message, SETTINGS_PAGE) from refused
     for name, value in vars(options).items():
         is_decided = decided[name] != parser.get_default(name) and not isinstance(value, list)
         if value != decided[name] and (is_decided or name not in fields):
-            raise DEFT_SETTING.error(where, f"--{name.replace('_', '-')} is not for the user of a loop to choose")
+            raise USAGE.error(
+                where, f"--{name.replace('_', '-')} is not for the user of a loop to choose", "leave it out"
+            )
     return fields
 
 

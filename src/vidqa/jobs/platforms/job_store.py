@@ -10,8 +10,7 @@ from typing import Any
 from vidqa.core import files
 from vidqa.core.cli import refused_writes
 from vidqa.core.environment import jobs_folder
-from vidqa.core.locks import locked
-from vidqa.jobs.problems import JOB_LAUNCH_BUSY
+from vidqa.core.locks import BUSY, locked
 
 LOCK_WAIT_S = 60.0
 OTHER_FOLDER = "let VIDQA_STATE_DIR name a folder that you may write"
@@ -44,10 +43,10 @@ def write(path: Path, value: dict[str, Any]) -> None:
 
 @contextmanager
 def lock(name: str) -> Iterator[None]:
-    """A lock among all processes, released by the system when its holder dies. Raises JOB_LAUNCH_BUSY,
+    """A lock among all processes, released by the system when its holder dies. Raises BUSY,
     FILE_REFUSED."""
     with ExitStack() as held:
         with refused_writes(jobs_folder(), OTHER_FOLDER):
             jobs_folder().mkdir(parents=True, exist_ok=True)
-            held.enter_context(locked(jobs_folder() / f".{name}.lock", wait_s=LOCK_WAIT_S, busy=JOB_LAUNCH_BUSY))
+            held.enter_context(locked(jobs_folder() / f".{name}.lock", wait_s=LOCK_WAIT_S, busy=BUSY))
         yield

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from vidqa.core.cli import Parser, Result, command, run
+from vidqa.core.cli import USAGE, Parser, Result, command, run
 from vidqa.core.run_folder import run_path
 
 parser = Parser(
@@ -28,12 +28,11 @@ parser.add_argument("--public", action="store_true", help="agree that the reposi
 
 def main(options: Namespace) -> Result:
     from vidqa.core import environment
-    from vidqa.data.problems import OPTION
     from vidqa.data.storage.upload import Destinations, spec_destinations, upload
 
     run_dir = options.run.absolute()
     if not run_dir.is_dir():
-        raise OPTION.error(run_dir, "there is no such folder")
+        raise USAGE.error(run_dir, "there is no such folder", "name a run folder or a job")
     named = bool(options.s3 or options.hub)
     to = Destinations(options.s3, hub=options.hub) if named else spec_destinations(run_dir)
     to = replace(to, public=options.public, which="all" if options.all else to.which)

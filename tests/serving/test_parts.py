@@ -21,9 +21,9 @@ from vidqa.planning.requests import Sampling
 from vidqa.serving._base import LOOPBACK, Limits, listen, served_key
 from vidqa.serving.app import ServerApp
 from vidqa.serving.detokenizer import Detokenizer
+from vidqa.serving.grammar import Grammars
 from vidqa.serving.handler import RequestHandler
 from vidqa.serving.media import Hosts, _is_public
-from vidqa.serving.openai_responses import token_bytes
 from vidqa.serving.schema import ChatRequest, parse_request
 from vidqa.serving.start import name_of, serving_layers
 from vidqa.spec import resolve
@@ -90,8 +90,9 @@ def test_thinking_is_told_from_the_answer(chat: Chat, text: str, thinking: bool,
 
 def test_bytes_of_tokens_are_those_of_the_text(chat: Chat) -> None:
     ids = chat.tokens.core.encode(f"{ACCENTS} \n\x7f", add_special_tokens=False).ids
-    assert b"".join(token_bytes(chat, token_id) for token_id in ids) == f"{ACCENTS} \n\x7f".encode()
-    assert token_bytes(chat, chat.eos_ids[0]) == chat.tokens.text_of(chat.eos_ids[0]).encode()
+    bytes_of = Grammars(chat).tokenizer.decode_bytes
+    assert b"".join(bytes_of([token_id]) for token_id in ids) == f"{ACCENTS} \n\x7f".encode()
+    assert bytes_of([chat.eos_ids[0]]).decode() == chat.tokens.text_of(chat.eos_ids[0])
 
 
 @pytest.mark.parametrize(

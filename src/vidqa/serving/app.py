@@ -207,7 +207,7 @@ class ServerApp:
         answers = await self.handler.begin(request, sample)
         cleanup.callback(answers.cancel)
         self.server_metrics.prompt_tokens.inc(sample.length)
-        writer = ResponseWriter(self.name, request, answers, self.handler.backend)
+        writer = ResponseWriter(self.name, request, answers, self.handler)
         pieces = self._timed_pieces(answers)
         if request.stream:  # waits for the first piece: a failure before it can still become an HTTP status
             return EventStream(writer.events(await anext(pieces), pieces), cleanup.pop_all(), self.server_metrics)

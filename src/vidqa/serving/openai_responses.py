@@ -7,17 +7,14 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from vidqa.core.cli import FILE_REFUSED
 from vidqa.core.problem import Exit, Problem, ProblemError
-from vidqa.families.chat import Chat
 from vidqa.planning.requests import Result, TopLogprobs
 from vidqa.serving import problems as codes
-from vidqa.serving._base import Backend
 from vidqa.serving.detokenizer import Piece
-from vidqa.serving.handler import Answer, Answers
+from vidqa.serving.handler import Answer, Answers, RequestHandler
 from vidqa.serving.schema import ChatRequest
 
 STATUS = {
@@ -40,7 +37,7 @@ class ResponseWriter:
     model: str
     request: ChatRequest
     answers: Answers
-    backend: Backend
+    handler: RequestHandler
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -85,7 +82,7 @@ class ResponseWriter:
             for plan in sample.plans
         ]
         facts = {"media": media, "prompt_tokens": sample.length, "media_tokens": sample.media_tokens}
-        return {**facts, "max_tokens": self.answers.max_tokens, "context_tokens": self.backend.longest}
+        return {**facts, "max_tokens": self.answers.max_tokens, "context_tokens": self.handler.backend.longest}
 
     def _choice(self, number: int, answer: Answer) -> dict[str, Any]:
         assert answer.result
@@ -126,38 +123,20 @@ class ResponseWriter:
         """Text, bytes and log-probability of each token, and of the likeliest ones at its place; if requested."""
         if not self.request.logprobs:
             return None
-        chat, ranked = self.backend.planner.chat, [*top, *[()] * len(tokens)]
+        ranked = [*top, *[()] * len(tokens)]
         rows = [
-            {**_token(chat, *token), "top_logprobs": [_token(chat, *other) for other in others]}
+            {**self._token(*token), "top_logprobs": [self._token(*other) for other in others]}
             for token, others in zip(tokens, ranked, strict=False)
         ]
         return {"content": rows}
 
+    def _token(self, token_id: int, logprob: float) -> dict[str, Any]:
+        data = self.handler.grammars.tokenizer.decode_bytes([token_id])
+        return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
+
 
 def event(table: dict[str, Any]) -> bytes:
     return b"data: " + json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-
-
-def _token(chat: Chat, token_id: int, logprob: float) -> dict[str, Any]:
-    data = token_bytes(chat, token_id)
-    return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
-
-
-def token_bytes(chat: Chat, token_id: int) -> bytes:
-    """The bytes of a token of a byte-level vocabulary; of an added token, its text."""
-    text = chat.tokens.text_of(token_id)
-    letters = _letters()
-    if all(letter in letters for letter in text):
-        return bytes(letters[letter] for letter in text)
-    return text.encode()
-
-
-@cache
-def _letters() -> dict[str, int]:
-    """The letters of bytes in a byte-level vocabulary: printable bytes as they are, others from 256 on."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {chr(256 + at): byte for at, byte in enumerate(others)}
 
 
 def status_of(problem: Problem) -> int:

@@ -138,7 +138,7 @@ def submit_command(job: Job, folder: Path) -> str:
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
-    """Submit the script; the reference is the job's number and name. Raises NOT_SHARED, PLATFORM_REFUSED."""
+    """Submit the script; the reference is the job's number. Raises NOT_SHARED, PLATFORM_REFUSED."""
     site: SlurmSite = job.settings
     name, cluster = slurm_script.name_of(job.job_id), SlurmCommands(site.ssh, site.ssh_config)
     if site.ssh and cluster.ask("test", "-f", str(job.run_dir / TASK)).code:
@@ -151,12 +151,12 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
         time.sleep(LOST_S)
         if (number := find(cluster, name, PATIENCE_S)) is None:
             raise
-        return {"slurm_id": number, "name": name}  # submitted; only the answer was lost
+        return {"slurm_id": number}  # submitted; only the answer was lost
     # sbatch may print the number with ";" and a cluster's name.
     number = answer.out.strip().splitlines()[-1].partition(";")[0] if answer.out.strip() else ""
     if answer.code or not number.isdigit():
         raise PLATFORM_REFUSED.error(rendered.command[-1], answer.complaint)
-    return {"slurm_id": number, "name": name}
+    return {"slurm_id": number}
 
 
 def status(job: Submitted) -> Observed:
@@ -168,7 +168,7 @@ def status(job: Submitted) -> Observed:
             return Observed(State.PENDING, None, "it is being submitted")
         if slurm_id is None:
             return vanished(job, "its launcher ended before SLURM had taken it")
-        named = slurm_id, _name(job)
+        named = slurm_id, slurm_script.name_of(job.job_id)
         job_in_slurm = slurm_job(cluster, *named) or _exit_code_left(job, slurm_id) or accounted(cluster, *named)
     except ProblemError as silent:
         return Observed(job.state, None, f"SLURM cannot be asked: {silent.problems[0].message}")
@@ -221,12 +221,6 @@ def _slurm_id(job: Submitted, cluster: SlurmCommands) -> str | None:
     if isinstance(slurm_id, str) and re.fullmatch(r"\d+", slurm_id):
         return slurm_id
     return find(cluster, slurm_script.name_of(job.job_id))
-
-
-def _name(job: Submitted) -> str:
-    """The job's name in SLURM."""
-    name = (job.reference or {}).get("name")
-    return name if isinstance(name, str) and name.isprintable() else slurm_script.name_of(job.job_id)
 
 
 def _exit_code_left(job: Submitted, slurm_id: str) -> SlurmJob | None:

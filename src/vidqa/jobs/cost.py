@@ -1,18 +1,14 @@
 """The cost of a run so far: the hours of its jobs and their GPUs.
 
-Waiting in a queue costs nothing. So each observation of a job on a cluster records whether it runs or waits, beside the
-job's record. Jobs elsewhere, and jobs never observed, count from their launch.
+Waiting in a queue costs nothing. So the record of a job on a cluster says when it was seen running. Jobs elsewhere, and
+jobs never observed, count from their launch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
-from vidqa.core import files
-from vidqa.core.environment import jobs_folder
 from vidqa.jobs import records
 from vidqa.jobs.platforms import job_store
 from vidqa.jobs.platforms._base import State, instant
@@ -38,38 +34,17 @@ def cost_of(run_dir: str) -> Cost:
 
 def running_s(record: JobRecord) -> float:
     """Seconds that a job ran, over all attempts of its platform."""
-    spans = _spans(record.job_id) or [[record.created, ""]]
-    last = _end_of(record)
+    spans, last = record.spans or ((record.created, ""),), _end_of(record)
     times = [(instant(since, last), instant(until, last)) for since, until in spans]
     return sum(max(0.0, (min(until, last) - since).total_seconds()) for since, until in times)
 
 
-def write_span(job_id: str, state: State) -> None:
-    """Record that a job of a platform with a queue runs now, or waits. A failure to write, as on a full disk, only
-    makes the cost less exact."""
-    spans = _spans(job_id)
-    if state == State.RUNNING and (not spans or spans[-1][1]):
-        spans.append([_microseconds(), ""])
-    elif state == State.PENDING and spans and not spans[-1][1]:
-        spans[-1][1] = _microseconds()
-    else:
-        return
-    try:
-        files.write_json(_file(job_id), {"spans": spans})
-    except OSError:
-        return
-
-
-def _file(job_id: str) -> Path:
-    return jobs_folder() / f".{job_id}.spans"
-
-
-def _spans(job_id: str) -> list[list[str]]:
-    """[since, until] of each span in which a job was seen running; `until` is empty for the last one."""
-    spans: Any = files.read_object(_file(job_id)).get("spans")
-    if not isinstance(spans, list) or not all(isinstance(span, list) and len(span) == 2 for span in spans):
-        return []
-    return spans if all(isinstance(time, str) for span in spans for time in span) else []
+def spans_seen(record: JobRecord, state: State) -> tuple[tuple[str, str], ...]:
+    """The spans of a job of a platform with a queue, once it is seen in this state."""
+    *before, (since, until) = record.spans or (("", "over"),)
+    if state == State.RUNNING and until:
+        return (*record.spans, (_microseconds(), ""))
+    return (*before, (since, _microseconds())) if state == State.PENDING and not until else record.spans
 
 
 def _end_of(record: JobRecord) -> datetime:

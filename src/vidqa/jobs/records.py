@@ -35,7 +35,8 @@ class JobRecord(Submitted):
     of a job that failed; `retry_of` is the job that this one retries; `preflight` whether it was checked before.
     `requested_gpus` are those of --gpus, which a retry has again; None without the option. `folder` is the working
     folder of the launch, and `sequence` numbers the launches independently of the clock; records of earlier versions
-    have none of the three."""
+    have none of the three. `spans` are [since, until] of each span in which a job of a platform with a queue was seen
+    running; `until` is empty for the last one."""
 
     platform: str
     action: str
@@ -55,6 +56,7 @@ class JobRecord(Submitted):
     preflight: str = ""
     retry_of: str | None = None
     failure: Failure | None = None
+    spans: tuple[tuple[str, str], ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def as_dict(self) -> dict[str, Any]:

@@ -219,7 +219,7 @@ def test_what_an_upload_reads_reaches_the_job(
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setenv(name, "http://there")
     rendered = dry_run("train", write_spec("complete"), "local").rendered
-    passed = {**rendered.environment, **environment.values(rendered.secrets)}
+    passed = {**rendered.environment, **environment.values(environment.SECRET_NAMES)}
     monkeypatch.delenv(name)
     assert read() is None
     monkeypatch.setenv(name, passed[name])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from vidqa.core import actions, files
 from vidqa.core.cli import Result, command, refused_writes, size_text
-from vidqa.core.environment import jobs_folder
+from vidqa.core.environment import SECRET_NAMES, jobs_folder
 from vidqa.core.files import open_plain, read_object
 from vidqa.core.problem import Exit, Problem, ProblemError, bounded, exit_code_of
 from vidqa.core.run_folder import ANSWERS, EMBEDDINGS, QUERY_EMBEDDINGS
@@ -54,13 +54,13 @@ def of_dry_run(dry_run: DryRun, platform: Platform, out: Path | None = None) -> 
         "run_dir": str(job.run_dir),
         "command": rendered.command,
         "environment": rendered.environment,
-        "secrets": rendered.secrets,
+        "secrets": SECRET_NAMES,
         "files": rendered.files,
         "spec_toml": dry_run.spec_toml,
         "written": [str(out.absolute() / name) for name in texts] if out else [],
         "submit": submit,
     }
-    secrets = f"# passed on by name where set: {', '.join(rendered.secrets)}"
+    secrets = f"# passed on by name where set: {', '.join(SECRET_NAMES)}"
     text = f"# {job.spec}\n{dry_run.spec_toml}\n{secrets}\n{rendered.shown}"
     steps = [*job.fetch, submit] if submit and all(job.fetch) else []
     text += "".join(f"\n# to submit it: {step}" for step in steps)

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from vidqa.core import files
 from vidqa.core.cli import command
@@ -50,12 +49,7 @@ def _store(record: JobRecord, observed: Observed) -> JobRecord:
     if observed.state == State.ERROR and not why:
         log = engine_process.tail(platform(record.platform).log, record)
         why = failure.classify(observed.exit_code, observed.message, record.run.read_problems(), log)
-    changes: dict[str, Any] = {
-        "state": observed.state,
-        "exit_code": observed.exit_code,
-        "message": observed.message,
-        "failure": why,
-    }
+    changes = {**vars(observed), "failure": why}
     ended = replace(record, **changes)
     settle = partial(_settle_run_folder, ended) if ended.state.is_terminal else None
     if platform(record.platform).has_queue:

@@ -12,7 +12,6 @@ from typing import Any, TypedDict
 
 from vidqa.core import environment, files
 from vidqa.core.cli import FILE_REFUSED
-from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Problem, control_characters, raise_errors
 from vidqa.core.run_folder import RunFolder
 from vidqa.jobs.platforms.processes import ProcessIdentity
@@ -92,14 +91,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Rendered:
-    """Exactly what will run. `environment` is set for the job; `secrets` are passed on by name where they are set.
+    """Exactly what will run. `environment` is set for the job; SECRET_NAMES are passed on by name where they are set.
 
     `files` are written into the run folder before the job is submitted: a batch script, a manifest, a container.
     """
 
     command: tuple[str, ...]
     environment: dict[str, str]
-    secrets: tuple[str, ...] = SECRET_NAMES
     files: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -217,7 +217,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
             if docker_daemon.read_file(client, created, str(job.spec)) != job.spec.read_bytes():
                 raise NOT_SHARED.error(job.run_dir, "on the daemon's machine it does not hold the spec written here")
             # Only the job reads this file, and removes it: `docker inspect` shows variables to everyone.
-            if secrets := environment.values(rendered.secrets):
+            if secrets := environment.values(environment.SECRET_NAMES):
                 docker_daemon.put_file(client, created, SECRETS_FILE, secrets, body["User"])
             client.start(created)
         except (APIError, ProblemError):

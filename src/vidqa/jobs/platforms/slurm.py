@@ -124,7 +124,7 @@ def render(job: Job) -> Rendered:
         site: SlurmSite = job.settings
         python = [slurm_script.python_of(site)] if site.backend == "venv" else []
         scripts[SUBMIT_SCRIPT] = slurm_script.submit_script(job, (SPEC_FILE, *scripts), SCRIPT, python)
-    return Rendered(command, {}, SECRET_NAMES, scripts)
+    return Rendered(command, {}, scripts)
 
 
 def submit_command(job: Job, folder: Path) -> str:
@@ -144,7 +144,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     if site.ssh and cluster.ask("test", "-f", str(job.run_dir / TASK)).code:
         raise NOT_SHARED.error(job.run_dir, f"{site.ssh} does not see it")
     try:
-        answer = cluster.ask(*rendered.command, secrets=rendered.secrets, patience_s=PATIENCE_S)
+        answer = cluster.ask(*rendered.command, secrets=SECRET_NAMES, patience_s=PATIENCE_S)
     except ProblemError as failed:
         if failed.problems[0].code != PLATFORM_SILENT.name:
             raise

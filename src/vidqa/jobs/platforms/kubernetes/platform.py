@@ -22,7 +22,6 @@ import yaml
 from vidqa.core import files
 from vidqa.core._optional import PACKAGE_MISSING
 from vidqa.core.cli import note
-from vidqa.core.environment import SECRET_NAMES
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.jobs.platforms._base import Failure, Job, Observed, Platform, Rendered, State, Submitted
 from vidqa.jobs.platforms.engine_process import EngineStatus, engine_environment, gpu_problems, vanished
@@ -113,7 +112,7 @@ def _missing_rights(cluster: Cluster, main: Json) -> list[str]:
 
 def render(job: Job) -> Rendered:
     settings = engine_environment(job, site_of(job).cpus or None)
-    return Rendered(command(job), settings, SECRET_NAMES, {MANIFEST: manifest(job)})
+    return Rendered(command(job), settings, {MANIFEST: manifest(job)})
 
 
 def submit_command(job: Job, folder: Path) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vidqa.core import actions
-from vidqa.core.cli import duration_text
+from vidqa.core.cli import duration_text, size_text
 
 Facts = dict[str, Any]
 Line = tuple[str, str]
@@ -156,14 +156,14 @@ def _disk(facts: Facts) -> Iterator[Line]:
     if "checkpoint_bytes" in facts:
         yield (
             "disk",
-            f"a checkpoint {_bytes(facts['checkpoint_bytes'])}, an export {_bytes(facts['export_bytes'])}; "
-            f"at most {facts['saves_kept']} of each at a time; {_bytes(facts['free_bytes'])} free",
+            f"a checkpoint {size_text(facts['checkpoint_bytes'])}, an export {size_text(facts['export_bytes'])}; "
+            f"at most {facts['saves_kept']} of each at a time; {size_text(facts['free_bytes'])} free",
         )
     if "frame_bytes" in facts:
-        yield "frames", f"{_bytes(facts['frame_bytes'])}, resized"
+        yield "frames", f"{size_text(facts['frame_bytes'])}, resized"
     if "feature_bytes" in facts:
         share = f"kept for {facts['features_kept']:.0%} of the videos"
-        yield "features", f"{_bytes(facts['feature_bytes'])} of the frozen vision tower, {share}"
+        yield "features", f"{size_text(facts['feature_bytes'])} of the frozen vision tower, {share}"
 
 
 def _hardware(facts: Facts) -> Iterator[Line]:
@@ -172,11 +172,3 @@ def _hardware(facts: Facts) -> Iterator[Line]:
         yield "GPUs", f"{facts.get('gpus', '')} {kinds}".strip()
     if "processes" in facts:
         yield "processes", f"{facts['processes']}, on {facts['cores']} cores"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

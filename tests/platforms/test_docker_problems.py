@@ -31,7 +31,7 @@ from vidqa.jobs.platforms import docker as docker_platform
 from vidqa.jobs.platforms import docker_daemon
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.platforms.docker import container_name, pinned
-from vidqa.jobs.platforms.docker_daemon import container_facts
+from vidqa.jobs.platforms.docker_daemon import facts_of
 from vidqa.jobs.platforms.processes import ProcessIdentity
 from vidqa.jobs.records import JobRecord
 from vidqa.jobs.resources import Resources
@@ -289,12 +289,12 @@ def test_a_launcher_that_ends_while_we_look_has_started_its_container(
         identity = ProcessIdentity.of_pid(launcher.pid)
         assert identity
 
-        def not_started_yet(client: Any, name: str) -> dict[str, Any] | None:
-            facts = container_facts(client, name)
+        def not_started_yet(inspect: Callable[[str], dict[str, Any]], name: str) -> dict[str, Any] | None:
+            facts = facts_of(inspect, name)
             launcher.communicate()
             return facts
 
-        monkeypatch.setattr(docker_platform, "container_facts", not_started_yet)
+        monkeypatch.setattr(docker_platform, "facts_of", not_started_yet)
         changes = {"job_id": "new", "state": State.PENDING, "reference": None, "launcher": identity}
         mine = records.write(replace(record, **changes))
         assert jobs.observe(mine).state == State.PENDING

@@ -35,7 +35,7 @@ from vidqa.jobs.platforms._base import (
     run_folder_log,
 )
 from vidqa.jobs.platforms.container_entrypoint import SECRETS_FILE
-from vidqa.jobs.platforms.docker_daemon import container_facts, daemon, image_facts, is_local, refusals, unless_over
+from vidqa.jobs.platforms.docker_daemon import daemon, facts_of, is_local, refusals, unless_over
 from vidqa.jobs.platforms.engine_process import ended_here, engine_environment, gpu_problems, torchrun, vanished
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.mounts import mounts, shadowed_image_paths
@@ -108,7 +108,7 @@ def check(job: Job) -> list[Problem]:
 
 def _image_problems(client: Any, image: str) -> list[Problem]:
     """Whether the image is on the daemon's machine, is an engine, and has this version and commit."""
-    facts = image_facts(client, image)
+    facts = facts_of(client.inspect_image, image)
     if facts is None:
         return [IMAGE_UNUSABLE.at(image, "it is not on the daemon's machine", severity="warning")]
     labels = facts["Config"].get("Labels") or {}
@@ -130,10 +130,10 @@ def pin_image(image: str, settings: DockerSite, fetch: bool) -> str:
     """
     try:
         with daemon() as client:
-            facts = image_facts(client, image)
+            facts = facts_of(client.inspect_image, image)
             if facts is None and fetch:
                 docker_daemon.pull(client, image)
-                facts = image_facts(client, image)
+                facts = facts_of(client.inspect_image, image)
     except ProblemError:
         if fetch:
             raise
@@ -242,7 +242,7 @@ def _poll(client: Any, job: Submitted) -> Observed:
     """The state of a job by its container. Stores the exit code and removes the container if it has ended."""
     # Read before the container: the launcher may start it and end in between.
     launching = job.reference is None and job.launcher.may_be_alive
-    facts = container_facts(client, container_name(job.job_id))
+    facts = facts_of(client.inspect_container, container_name(job.job_id))
     container_state = facts["State"]["Status"] if facts else None
     if launching and container_state in (None, "created"):
         return Observed(State.PENDING)
@@ -311,7 +311,7 @@ def cancel(job: Submitted, grace_s: float) -> None:
     with daemon() as client:
         while not (_stored_end(job) or _poll(client, job)).state.is_terminal:
             now = time.monotonic()
-            facts = container_facts(client, name)
+            facts = facts_of(client.inspect_container, name)
             if now > deadline + REMOVE_AFTER_S and facts:
                 _remove(client, name)
             if now > deadline and (not facts or facts["State"]["Status"] == "created"):

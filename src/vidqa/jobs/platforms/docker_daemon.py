@@ -128,17 +128,9 @@ def unless_over() -> Iterator[None]:
             raise
 
 
-def image_facts(client: Any, image: str) -> dict[str, Any] | None:
-    """The facts of an image that the daemon has, else None."""
-    return _facts(client.inspect_image, image)
-
-
-def container_facts(client: Any, name: str) -> dict[str, Any] | None:
-    """The facts of a container, None where there is none."""
-    return _facts(client.inspect_container, name)
-
-
-def _facts(inspect: Callable[[str], dict[str, Any]], name: str) -> dict[str, Any] | None:
+def facts_of(inspect: Callable[[str], dict[str, Any]], name: str) -> dict[str, Any] | None:
+    """What the daemon's `inspect_image` or `inspect_container` says of an image or container; None where there is
+    none."""
     try:
         return dict(inspect(name))
     except NotFound:

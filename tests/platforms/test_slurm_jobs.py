@@ -286,7 +286,10 @@ def test_a_job_whose_number_was_lost_on_the_way_is_not_submitted_twice(
         hurried.setenv("SLURM_CONF", str(slurm_stand_in.impatient(tmp_path)))
         taken = slurm_platform.submit(job, rendered)
     meanwhile.join()
-    assert slurm_stand_in.ask("squeue", "--noheader", "--format=%i %j").split() == [taken["slurm_id"], f"vidqa-{job.job_id}"]
+    assert slurm_stand_in.ask("squeue", "--noheader", "--format=%i %j").split() == [
+        taken["slurm_id"],
+        f"vidqa-{job.job_id}",
+    ]
 
 
 def test_a_warning_that_comes_when_all_is_done_starts_nothing_again(

@@ -23,7 +23,7 @@ from vidqa.jobs.launch import Ready, as_offline_warnings, job_of, unchecked
 from vidqa.jobs.platforms import platform, site, slurm_script
 from vidqa.jobs.platforms._base import RUN_SCRIPT, SUBMIT_SCRIPT, Job, Rendered
 from vidqa.jobs.platforms.kubernetes.manifest import SPEC_MOUNT, escaped_words, literal_variables, object_name, objects
-from vidqa.jobs.platforms.kubernetes.site import in_pod, path_problems, site_of
+from vidqa.jobs.platforms.kubernetes.site import in_pod, path_problems
 from vidqa.jobs.platforms.mounts import mounts
 from vidqa.jobs.platforms.slurm import unseen
 from vidqa.jobs.platforms.slurm_script import image_problems
@@ -177,7 +177,7 @@ def _kubernetes(job: Job, words: tuple[str, ...], toml: str) -> tuple[str, str, 
     main["spec"]["backoffLimit"] = 0
     container = main["spec"]["template"]["spec"]["containers"][0]
     container["command"] = escaped_words(words)
-    container["env"] = literal_variables({**SETTINGS, **site_of(job).environment})
+    container["env"] = literal_variables({**SETTINGS, **job.settings.environment})
     return "manifest.yaml", yaml.safe_dump_all([config, main], sort_keys=False, width=120), "kubectl apply -f"
 
 

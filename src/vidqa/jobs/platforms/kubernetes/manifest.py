@@ -25,7 +25,7 @@ from vidqa.jobs.platforms.engine_process import (
     engine_words,
     torchrun,
 )
-from vidqa.jobs.platforms.kubernetes.site import KubernetesSite, cache_folder, in_pod, site_of
+from vidqa.jobs.platforms.kubernetes.site import KubernetesSite, cache_folder, in_pod
 
 JOB_LABEL = "vidqa/job"
 NODE_LABEL = "batch.kubernetes.io/job-completion-index"
@@ -46,7 +46,7 @@ def manifest(job: Job) -> str:
 
 def objects(job: Job) -> list[Json]:
     """Each object with its apiVersion and kind; the Job or TrainJob is the last."""
-    site, job = site_of(job), in_pod(job)
+    site, job = job.settings, in_pod(job)
     config_map = _object(job, "v1", "ConfigMap", data={SPEC: job.spec_toml})
     queue = {"labels": {QUEUE_LABEL: site.queue}} if site.queue else {}
     if site.form == "trainjob":
@@ -74,7 +74,7 @@ def escaped_words(words: Iterable[str]) -> list[str]:
 def command(job: Job) -> tuple[str, ...]:
     """The command of a pod: the pod program, and after `--` the torchrun that it starts. The spec is the mounted one:
     that in the run folder may be the launcher's, with other paths."""
-    return _command(in_pod(job), site_of(job))
+    return _command(in_pod(job), job.settings)
 
 
 def _command(job: Job, site: KubernetesSite) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ def _port(job: Job, site: KubernetesSite) -> int:
 def _object(job: Job, version: str, kind: str, labels: dict[str, str] | None = None, **parts: Json) -> Json:
     """An object with the job's name and labels; `parts` are its further top-level keys (spec, data)."""
     own = {"app.kubernetes.io/name": "vidqa", JOB_LABEL: job.job_id, **(labels or {})}
-    metadata = {"name": object_name(job.job_id), "namespace": site_of(job).namespace, "labels": own}
+    metadata = {"name": object_name(job.job_id), "namespace": job.settings.namespace, "labels": own}
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **parts}
 
 
@@ -122,7 +122,7 @@ def _service(job: Job) -> Json:
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": {JOB_LABEL: job.job_id},
-        "ports": [{"name": "rendezvous", "port": _port(job, site_of(job))}],
+        "ports": [{"name": "rendezvous", "port": _port(job, job.settings)}],
     }
 
 
@@ -261,7 +261,7 @@ def _volumes(job: Job, site: KubernetesSite) -> tuple[list[Json], list[Json]]:
 
 def required_secrets(job: Job) -> tuple[str, ...]:
     """The names of the secrets that pods need. With a service account not those of S3: its role may replace them."""
-    has_role = bool(site_of(job).service_account)
+    has_role = bool(job.settings.service_account)
     return tuple(name for name in job.needs if not (has_role and name.startswith("AWS_")))
 
 

@@ -36,7 +36,7 @@ from vidqa.jobs.platforms.kubernetes.manifest import (
     objects,
     required_secrets,
 )
-from vidqa.jobs.platforms.kubernetes.site import KubernetesSite, path_problems, resource_problems, site_of
+from vidqa.jobs.platforms.kubernetes.site import KubernetesSite, path_problems, resource_problems
 from vidqa.jobs.platforms.kubernetes.state import decisive, endings, observed, stuck, verdict
 from vidqa.jobs.platforms.site import settings_of
 from vidqa.jobs.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNREACHABLE
@@ -58,7 +58,7 @@ def check(job: Job) -> list[Problem]:
     """Checks GPUs, paths against volumes, then rights and the manifest (as a dry run) with the cluster."""
     problems = [*gpu_problems(job, "asked for"), *path_problems(job), *resource_problems(job)]
     try:
-        cluster = connect(site_of(job))
+        cluster = connect(job.settings)
         return [*problems, *_missing_secrets(job, cluster), *_admission(job, cluster)]
     except ProblemError as unreachable:
         return [*problems, *unreachable.problems]
@@ -69,11 +69,11 @@ def check(job: Job) -> list[Problem]:
 def _missing_secrets(job: Job, cluster: Cluster) -> list[Problem]:
     """The keys that the spec needs and the Secret lacks: a pod does not start without them. A warning if we may not
     read the Secret."""
-    where = f"Secret {cluster.namespace}/{site_of(job).secret}"
+    where = f"Secret {cluster.namespace}/{job.settings.secret}"
     if not (required := required_secrets(job)):
         return []
     try:
-        has = cluster.secret_keys(site_of(job).secret)
+        has = cluster.secret_keys(job.settings.secret)
     except ApiError as answer:
         if answer.status == 403:
             message = f"whether it has {', '.join(required)} cannot be seen: {answer.message}"
@@ -111,12 +111,12 @@ def _missing_rights(cluster: Cluster, main: Json) -> list[str]:
 
 
 def render(job: Job) -> Rendered:
-    settings = engine_environment(job, site_of(job).cpus or None)
+    settings = engine_environment(job, job.settings.cpus or None)
     return Rendered(command(job), settings, {MANIFEST: manifest(job)})
 
 
 def submit_command(job: Job, folder: Path) -> str:
-    context = ["--context", site_of(job).context] if site_of(job).context else []
+    context = ["--context", job.settings.context] if job.settings.context else []
     return shlex.join(["kubectl", *context, "apply", "-f", str(folder / MANIFEST)])
 
 
@@ -124,7 +124,7 @@ def submit(job: Job, rendered: Rendered) -> Json:
     """Create the manifest's objects, the Job last; it becomes the owner of the others, which are deleted with it.
 
     If the cluster refuses one, all are deleted. If it does not answer, all are kept: the Job may run and need them."""
-    cluster = connect(site_of(job))
+    cluster = connect(job.settings)
     *parts, main = yaml.safe_load_all(rendered.files[MANIFEST])
     try:
         for part in parts:

@@ -140,10 +140,6 @@ class KubernetesSite(SiteSettings):
         return self
 
 
-def site_of(job: Job) -> KubernetesSite:
-    return job.settings or KubernetesSite.model_validate({})
-
-
 def seen_at(site: KubernetesSite, path: Path) -> PurePosixPath | None:
     """The pod's path of a file or folder of the launcher; None where no volume holds it."""
     volume = _volume_of(site, path)
@@ -152,7 +148,7 @@ def seen_at(site: KubernetesSite, path: Path) -> PurePosixPath | None:
 
 def in_pod(job: Job) -> Job:
     """The job with its paths, and those of its spec, as its pods see them."""
-    site = site_of(job)
+    site: KubernetesSite = job.settings
     if not any(volume.launcher_path for volume in site.volumes):
         return job
     there = {str(path): str(seen_at(site, path) or path) for path in (*job.reads, *job.writes)}
@@ -172,7 +168,7 @@ def cache_folder(site: KubernetesSite) -> PurePosixPath | None:
 
 def path_problems(job: Job) -> list[Problem]:
     """Errors for paths that pods do not find or cannot write; warnings for targets of links in input folders."""
-    site = site_of(job)
+    site: KubernetesSite = job.settings
     own = environment.cache_folder() if cache_folder(site) is None else None
     written = {job.run_dir, *job.writes} if not {*job.writes} & {*job.run_dir.parents} else {*job.writes}
     named = dict.fromkeys([*job.reads, *sorted(written)])
@@ -188,7 +184,7 @@ def path_problems(job: Job) -> list[Problem]:
 
 def resource_problems(job: Job) -> list[Problem]:
     """Resources that have settings of their own, which `resources` would override."""
-    site = site_of(job)
+    site: KubernetesSite = job.settings
     own = {site.gpu_resource: "--gpus", "cpu": "cpus", "memory": "memory_gib"}
     overridden = [(name, setting) for name, setting in own.items() if name in site.resources]
     return [SITE_SETTINGS.at("resources", f"{name} is what {setting} asks for") for name, setting in overridden]

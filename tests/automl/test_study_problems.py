@@ -16,7 +16,7 @@ from vidqa.automl import study as study_module
 from vidqa.automl.finals import removable
 from vidqa.automl.history import History
 from vidqa.automl.journal import JOURNAL
-from vidqa.automl.plan import PlanRequest, plan, write
+from vidqa.automl.plan import PlanRequest, check_request, plan, write
 from vidqa.automl.settings import Settings, Steps, read_settings, write_settings
 from vidqa.automl.status import status
 from vidqa.automl.study import open_study, study_of
@@ -74,8 +74,45 @@ def test_a_goal_that_nobody_measures(tmp_path: Path) -> None:
 def test_a_goal_that_the_template_does_not_measure_ends_the_study_before_other_trials(tmp_path: Path) -> None:
     study = write_study(tmp_path, manner="well", max_concurrent=1)
     made = (study / "study.toml").read_text()
-    (study / "study.toml").write_text(made.replace('"val/avg_loss"', '"val/avg_los"'))
+    (study / "study.toml").write_text(made.replace('"val/avg_loss"', '"perf/mfu"'))  # there is no GPU
     assert code_of(lambda: carry_out(study)) == "STUDY_SETTINGS" and len(history(study).trials) == 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "evaluates", "closest"),
+    [
+        ("val/avg_los", False, "val/avg_loss"),
+        ("vall/avg_loss", False, "val/avg_loss"),
+        ("vall/avg_loss", True, "val/avg_loss"),
+        ("acuracy", True, "accuracy"),
+        ("by_kind.dor.accuracy", True, "by_kind.door.accuracy"),
+        ("by_kind.door.accuracy", True, None),
+        ("functions.words.mean", True, None),
+        ("text.bertscore_f1", True, None),
+        ("finish_reason.length", True, None),
+    ],
+)
+def test_a_mistyped_goal_is_refused_before_a_job_starts(
+    tmp_path: Path, metric: str, evaluates: bool, closest: str | None
+) -> None:
+    study = open_study(write_study(tmp_path))
+    turns = [{"from": "human", "value": "Who?"}, {"from": "gpt", "value": "somebody else"}]
+    (tmp_path / "kpi.json").write_text(json.dumps([{"id": "e", "kind": "door", "conversations": turns}]))
+    evaluation = tmp_path / "evaluate.json"
+    metrics = {"names": ["bertscore"], "functions": f"{tmp_path}/own.py:score"}
+    evaluation.write_text(json.dumps({"dataset": {"annotation_path": f"{tmp_path}/kpi.json"}, "metrics": metrics}))
+    request = PlanRequest(tmp_path / "train.toml", evaluate=evaluation if evaluates else None, metric=(metric,))
+    if closest is None:
+        check_request(request, study.base)
+        return
+    with pytest.raises(ProblemError) as refused:
+        check_request(request, study.base)
+    (problem,) = refused.value.problems
+    assert problem.code == "STUDY_SETTINGS" and metric in problem.where and closest in problem.remedy
+    assert code_of(lambda: plan(tmp_path / "other", request)) == "STUDY_SETTINGS"
+    goals = [study.goal.model_copy(update={"metric": metric})]  # by hand
+    write_settings(study.folder, study.settings.model_copy(update={"goals": goals}))
+    assert code_of(lambda: carry_out(study.folder)) == "STUDY_SETTINGS" and not history(study.folder).trials
 
 
 @pytest.mark.parametrize("sets", ["goals.foo=1", "max_trials.x=1", "evaluation.x=1", "keep=none", "finals.seeds=none"])

@@ -20,6 +20,7 @@ from accelerate import PartialState
 from tiny_world import run_engine, tiny_data, tiny_model, tiny_spec
 
 from vidqa.core import actions
+from vidqa.core.metric_names import OF_GRPO, of_training
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine import train as program
@@ -101,6 +102,8 @@ def runs_on_ranks(folder: Path, **usual: Any) -> Callable[..., Path]:
 
 
 def events(run: Path, key: str) -> dict[int, float]:
-    """The values of a metric by step."""
-    lines = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    """The values of a metric by step, from a file without unknown names."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    names = {name for event in lines for name in event if not name.startswith("reward/")}
+    assert names - {"step", "time"} <= {*of_training("dpo"), *OF_GRPO}
     return {event["step"]: event[key] for event in lines if key in event}

@@ -24,11 +24,15 @@ from tiny_world import engine_command, run_engine, tiny_data, tiny_model, tiny_s
 from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 from transformers.video_utils import VideoMetadata
 
+from vidqa.automl.goals import OF_FUNCTIONS, score_names
+from vidqa.core.metric_names import OF_ANSWERING
 from vidqa.core.problem import ProblemError
+from vidqa.core.run_folder import read_metrics
 from vidqa.data import load_records
 from vidqa.engine.answering.answers import Answer, SavedAnswers
 from vidqa.engine.data.collate import stock_inputs
 from vidqa.engine.data.pixels import resize_frames
+from vidqa.evaluation.metrics import numbers_of
 from vidqa.planning.samples import Planner, Prompting, evaluation_planner, training_planner
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.video.image import decode_image
@@ -127,6 +131,11 @@ def test_results_hold_every_record_in_order(world: SimpleNamespace, finished: Pa
     assert [item["sample_id"] for item in items] == [sample.record.id for sample in world.samples]
     assert all({"video_id", "response", "question", "gt", "parse_status", "finish_reason"} <= set(i) for i in items)
     metrics = json.loads((finished / "metrics.json").read_text())
+    # What a goal of a search may be is known before a job: the names here, and those of the user's own scores.
+    known = score_names(load(world.folder / "spec.toml", "evaluate"))
+    assert {name for name in numbers_of(metrics) if not name.startswith(OF_FUNCTIONS)} < known and OF_FUNCTIONS in known
+    logged = {name for row in read_metrics(finished / "metrics.jsonl") for name in row}
+    assert logged - {"step", "time"} == set(OF_ANSWERING)
     assert metrics["n"] == len(items) and metrics["correct"] == sum(bool(item["correct"]) for item in items)
     assert metrics["majority_accuracy"] > 0 and "majority-class baseline" in metrics["headline"]
     text = metrics["text"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from vidqa.automl.settings import Place
 from vidqa.core.problem import ProblemError
 from vidqa.gaps.curation.variants import SAFE
+from vidqa.gaps.deft.model_stages import _resources
 from vidqa.gaps.deft.runner import announced_options, options_of
 from vidqa.gaps.deft.state import Where
 from vidqa.jobs.resources import Resources
@@ -69,3 +71,5 @@ def test_a_study_and_a_loop_have_the_resources_of_a_launch() -> None:
         assert isinstance(place, Resources) and place.site == Path("site.toml")
         assert set(model.model_fields) == {*Resources.model_fields, *own}
         assert place.model_dump(mode="json") == {**table, **own}
+    (loop := Mock()).settings.where = Where(site=Path("site.toml"), gpus=0)
+    assert _resources(loop) == ("platform=local", "resources.gpus=0", "resources.site=site.toml")

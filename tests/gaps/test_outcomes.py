@@ -15,7 +15,7 @@ from demo.clips import pool_clips, selection_clips, train_clips
 from vidqa.core.files import write_json
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.evaluation.metrics import score
-from vidqa.gaps.deft import runner
+from vidqa.gaps.deft import commands, runner
 from vidqa.gaps.deft.commands import LoopConfig, create, go_on
 from vidqa.gaps.deft.loop import Loop, PendingStage
 from vidqa.gaps.deft.report import write_report
@@ -125,11 +125,16 @@ def test_a_model_without_gaps_ends_the_loop(monkeypatch: pytest.MonkeyPatch, wor
     assert ending.rule == "no gaps" and "train" not in jobs.launched
 
 
-def test_a_target_of_a_kind_that_is_not_there_is_a_gate_until_it_is_corrected(
+def test_a_target_of_a_kind_that_is_not_there_is_refused_and_in_an_earlier_loop_a_gate_until_it_is_corrected(
     monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
 ) -> None:
     target = "stop.target=0.5 stop.target_kind="
-    loop = begun(world, tmp_path, *f"{target}colour".split())
+    mistyped = f"{target}colour".split()
+    with pytest.raises(ProblemError, match=r"stop.target_kind(.|\n)*'colour'(.|\n)*name one of color$"):
+        begun(world, tmp_path, *mistyped)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(commands, "_check_target", lambda settings: None)
+        loop = begun(world, tmp_path, *mistyped)
     with pytest.raises(ProblemError, match=r"stop.target_kind(.|\n)*'colour'(.|\n)*color"):
         ended(monkeypatch, loop, knows_all)
     assert ended(monkeypatch, begun(world, tmp_path, *f"{target}color".split()), knows_all)[0].rule == "target"

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from vidqa import spec
 from vidqa.automl import data_share, estimate, specs
 from vidqa.automl.decisions import values_text
+from vidqa.automl.goals import check_goals, check_names
 from vidqa.automl.journal import read
 from vidqa.automl.problems import STUDY_CHANGED, STUDY_SETTINGS
 from vidqa.automl.settings import EVALUATE, FILE, TEST, TRAIN, Finals, checked, write_settings
@@ -19,7 +20,9 @@ from vidqa.automl.space import NONE
 from vidqa.automl.study import Study, open_study, study_of, with_constant_rate
 from vidqa.core import files
 from vidqa.core.cli import Result, command, refused_writes
+from vidqa.core.metric_names import LOSS
 from vidqa.jobs.job_spec import with_absolute_paths
+from vidqa.spec import TrainSpec
 from vidqa.spec.keys import table_at
 from vidqa.spec.layers import parse_set
 
@@ -56,7 +59,7 @@ def plan(folder: Path, request: PlanRequest | None) -> Result:
     """
     study = open_study(folder) if request is None else write(folder, request)
     if read(folder).history.created is None:  # a damaged journal is reported now
-        study.check_keys()
+        study.check_beginning()
     first = specs.preview_trials(study, [], FIRST)
     written = _write_first(study, first)
     cost, problems = estimate.of_study(study, written[0])
@@ -96,9 +99,17 @@ def write(folder: Path, request: PlanRequest) -> Study:
     return study
 
 
+def check_request(request: PlanRequest, base: TrainSpec) -> None:
+    """Whether trainings of the spec `base` can be searched as asked, before there is a study. Raises STUDY_SETTINGS and
+    the problems of an evaluation's spec."""
+    settings = checked(_table(request), Path(FILE))
+    check_goals(settings, base)
+    check_names(settings, base, {EVALUATE: spec.load(request.evaluate, "evaluate")} if request.evaluate else {})
+
+
 def _table(request: PlanRequest) -> dict[str, Any]:
     """Options as study.toml has them."""
-    default = "accuracy" if request.evaluate else "val/avg_loss"
+    default = "accuracy" if request.evaluate else LOSS
     table: dict[str, Any] = {
         "goals": [_goal(word) for word in request.metric or (default,)],
         "evaluation": EVALUATE if request.evaluate else None,

@@ -15,6 +15,7 @@ from vidqa import spec
 from vidqa.automl import data_share
 from vidqa.automl.algorithms import BY_STEPS, Fidelity, Searcher, Task, algorithm
 from vidqa.automl.decisions import Goal
+from vidqa.automl.goals import check_goals, check_names
 from vidqa.automl.history import History
 from vidqa.automl.journal import JournalContent, read
 from vidqa.automl.problems import RANGE, STUDY_CHANGED, STUDY_MISSING, STUDY_SETTINGS
@@ -115,9 +116,11 @@ class Study:
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
-    def check_keys(self) -> None:
-        """Raises AUTOML_RANGE for searched and fixed keys that the study itself sets in every trial, and STUDY_SETTINGS
-        for settings of rungs where there are none. Studies that began before these checks go on without."""
+    def check_beginning(self) -> None:
+        """Before the first trial; studies that began before these checks go on without. Raises STUDY_SETTINGS for goals
+        of unknown names, and for settings of rungs where there are none; AUTOML_RANGE for searched and fixed keys that
+        the study itself sets in every trial."""
+        check_names(self.settings, self.base, self.evaluations)
         searched = {parameter.name for parameter in self.space.parameters}
         other = {key for key, value in self.space.fixed.items() if value not in (None, value_at(self.base, key))}
         why = dict.fromkeys(self.data, "its data are those of data_share")
@@ -143,7 +146,7 @@ class Study:
         """Raises STUDY_CHANGED where the trials of a journal were made with another study."""
         created = history.created
         if created is None:
-            self.check_keys()
+            self.check_beginning()
             return
         old_rungs = created["rungs"]
         if self.rungs[: len(old_rungs)] != old_rungs:
@@ -270,21 +273,3 @@ def open_with_journal(folder: Path) -> tuple[Study, JournalContent]:
     study, journal = open_study(folder), read(folder)
     study.fits(journal.history)
     return study, journal
-
-
-def check_goals(settings: Settings, base: TrainSpec) -> None:
-    """Raises STUDY_SETTINGS for a metric that neither the training nor an evaluation measures."""
-    for goal in settings.goals:
-        if not settings.of_training(goal.metric):
-            if not settings.evaluation:
-                message = f"{goal.metric} is a metric of an evaluation, and the study names no evaluation spec"
-                raise STUDY_SETTINGS.error("goals", message, "add --evaluate evaluate.toml, or choose val/avg_loss")
-            continue
-        held_out = base.custom.val_dataset.annotation_path or base.train.train_policy.dataset.test_size
-        if goal.metric.startswith("val/") and not (base.validation.enable and held_out):
-            message = f"{goal.metric} is measured by validation, and the training has none"
-            remedy = "set validation.enable = true and a validation set (custom.val_dataset, or a test_size)"
-            raise STUDY_SETTINGS.error("goals", message, remedy)
-        if goal.metric == "val/accuracy" and not base.engine.validation_generate:
-            message = "validation measures val/accuracy by answering, and engine.validation_generate is 0"
-            raise STUDY_SETTINGS.error("goals", message, "set engine.validation_generate, or name an evaluation spec")

@@ -15,8 +15,10 @@ from vidqa.automl.problems import STUDY_SETTINGS
 from vidqa.automl.study import Study
 from vidqa.automl.trial_jobs import CANCELED, Jobs
 from vidqa.core.files import read_object
+from vidqa.core.metric_names import LOSS
 from vidqa.core.problem import INTERNAL
 from vidqa.core.run_folder import METRICS, TRAINER, RunFolder, read_checkpoint, read_metrics
+from vidqa.evaluation.metrics import numbers_of
 from vidqa.jobs.api import JobHandle, attach, submit
 from vidqa.jobs.job_spec import process_count
 
@@ -83,7 +85,7 @@ class Trials:
             failure, run_dir = ended["failure"], Path(ended["run_dir"])
             self.score(name, {"failed": _failure_text(failure)} if failure else evaluation_metrics(run_dir))
             if name == BASELINE and not failure:  # a null is a value that this model lacks, and another may have
-                names = _numbers(read_object(run_dir / "metrics.json"), types=(int, float, NoneType))
+                names = numbers_of(read_object(run_dir / "metrics.json"), types=(int, float, NoneType))
                 self._check_goals(run_dir, names, of_training=False)
 
     def score(self, work: str, metrics: Metrics) -> None:
@@ -201,7 +203,7 @@ def training_metrics(run_dir: Path) -> Metrics:
 
 def before_training(run_dir: Path) -> Metrics:
     """The validation metrics before the first step, if there are any."""
-    return next((row for step, row in _rows(run_dir) if step == 0 and "val/avg_loss" in row), {})
+    return next((row for step, row in _rows(run_dir) if step == 0 and LOSS in row), {})
 
 
 def _rows(run_dir: Path) -> list[tuple[int, Metrics]]:
@@ -217,17 +219,7 @@ def evaluation_metrics(run_dir: Path) -> Metrics:
     """The numbers of metrics.json by dotted name, and the intervals and slices that reports show."""
     metrics = read_object(run_dir / "metrics.json")
     shown: Metrics = {name: metrics[name] for name in ("accuracy_ci95", "headline", "by_kind") if name in metrics}
-    return {**_numbers(metrics), **shown, "run_dir": str(run_dir)}
-
-
-def _numbers(table: Mapping[str, Any], prefix: str = "", types: tuple[type, ...] = (int, float)) -> Metrics:
-    numbers: Metrics = {}
-    for name, value in table.items():
-        if isinstance(value, dict) and prefix.count(".") < 2:
-            numbers |= _numbers(value, f"{prefix}{name}.", types)
-        elif isinstance(value, types) and not isinstance(value, bool):
-            numbers[f"{prefix}{name}"] = value
-    return numbers
+    return {**numbers_of(metrics), **shown, "run_dir": str(run_dir)}
 
 
 def objectives_of(goals: Sequence[Goal], metrics: Mapping[str, Any]) -> tuple[list[float], str]:

@@ -80,6 +80,17 @@ def score(
     return scores
 
 
+def numbers_of(table: Mapping[str, Any], prefix: str = "", types: tuple[type, ...] = (int, float)) -> dict[str, Any]:
+    """The numbers of metrics.json, or its values of other `types`, by dotted name: by_kind.door.accuracy."""
+    numbers: dict[str, Any] = {}
+    for name, value in table.items():
+        if isinstance(value, dict) and prefix.count(".") < 2:
+            numbers |= numbers_of(value, f"{prefix}{name}.", types)
+        elif isinstance(value, types) and not isinstance(value, bool):
+            numbers[f"{prefix}{name}"] = value
+    return numbers
+
+
 def score_text(metrics: dict[str, Any]) -> str:
     """The headline, and a line for each kind of question."""
     lines = [

@@ -19,6 +19,7 @@ from typing import Any
 from vidqa.core.cli import duration_text, note
 from vidqa.core.environment import redacted
 from vidqa.core.files import write_text
+from vidqa.core.metric_names import ACCURACY, LOSS
 from vidqa.core.pages.page import card_images, page, percent
 from vidqa.core.pages.training_charts import main_chart, other_charts
 from vidqa.core.pages.training_data import Training, is_number, other_run, read_training
@@ -28,7 +29,7 @@ MOST_LISTED = 200  # samples that were left out, resumes
 WAITS_MUCH = 0.2  # share of the time of steps from which waiting for video is worth saying
 CUT_OFF_MUCH = 0.1  # share of generated answers
 SHOWN_GROUPS = 3  # of completions, from each end
-ACCURACY, LOSS, REWARD = "val/accuracy", "val/avg_loss", "rollout/reward"
+DRAWN_REWARD = "rollout/reward"
 Posters = Callable[[dict[str, Any]], list[bytes]]  # JPEG or PNG images of the media of a line. Raises ProblemError
 
 
@@ -92,7 +93,7 @@ def _sub(training: Training) -> str:
 def _tiles(training: Training) -> list[tuple[str, str, str, bool]]:
     loss, held_out = training.points("train/loss"), training.points(LOSS)
     tiles = []
-    if reward := training.points(REWARD):
+    if reward := training.points(DRAWN_REWARD):
         tiles.append(("Reward", f"{reward[-1][1]:.3f}", f"mean of a step; at first {reward[0][1]:.3f}", False))
     elif loss:
         tiles.append(("Training loss", _loss(loss[-1][1]), f"at first {_loss(loss[0][1])}", False))

@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from torch.nn.functional import normalize
 from transformers import AutoConfig, AutoModel, AutoTokenizer, RobertaTokenizer
 
+from vidqa.core.metric_names import OF_SECOND_MODELS
 from vidqa.evaluation.metrics import Measure
 from vidqa.evaluation.problems import METRIC_UNAVAILABLE
 from vidqa.spec.evaluate_tables import metric_models
@@ -132,7 +133,7 @@ def bertscore(model: TextModel, layer: int) -> Measure:
     def measure(answers: Sequence[str], expected: Sequence[str]) -> Scores:
         encoded = _for_distinct_texts(partial(model.encode, layer=layer or None), answers, expected)
         columns = zip(*(scores_of(encoded[a], encoded[e]) for a, e in zip(answers, expected, strict=True)), strict=True)
-        return dict(zip(("bertscore_precision", "bertscore_recall", "bertscore_f1"), columns, strict=True))
+        return dict(zip(OF_SECOND_MODELS["bertscore"], columns, strict=True))
 
     return measure
 

@@ -15,9 +15,8 @@ from typing import Any
 
 from vidqa.core.cli import note
 from vidqa.core.files import read_object, remove, write_json, write_link
+from vidqa.core.metric_names import ACCURACY, LOSS, REWARD
 from vidqa.core.run_folder import EXPORT, RunFolder
-
-ACCURACY, REWARD, LOSS = "val/accuracy", "val/reward", "val/avg_loss"
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from vidqa.core.metric_names import ACCURACY, COUNTS, PHASES, REWARD
 from vidqa.engine.distributed import World
 from vidqa.engine.rl.rollout import Group, Rollouts
 from vidqa.engine.rl.update import PackedUpdate
 from vidqa.engine.training.learner import StepOutcome, flops_of, peak_flops
 from vidqa.spec.models import GrpoSpec
 
-PHASES = ("rollout", "rewards", "data_wait", "plan", "old", "reference", "update", "sync", "validation")
-COUNTS = ("groups", "groups_dropped", "groups_equal", "groups_all_right", "groups_all_wrong")
 # By the spec's key in engine.stop: the metric, and whether it must not rise above (1) or fall below (-1) the bound.
 BOUNDS = {
     "entropy_below": ("train/entropy", -1),
@@ -123,9 +122,9 @@ class StepMeter:
         rows = [(answer.reward.total, answer.is_truncated, len(answer.token_ids)) for answer in drawn]
         of_rank = np.concatenate([counts, np.array(rows, np.float64).reshape(-1, 3).sum(0)])
         questions, answers, checked, right, *sums = (float(total) for total in sum(self.world.gather(of_rank)))
-        means = zip(("val/reward", "val/truncated", "val/length"), sums, strict=True)
+        means = zip((REWARD, "val/truncated", "val/length"), sums, strict=True)
         values = {name: total / max(answers, 1) for name, total in means} | {"val/questions": questions}
-        return values | ({"val/accuracy": right / checked} if checked else {})
+        return values | ({ACCURACY: right / checked} if checked else {})
 
     @staticmethod
     def line(values: Mapping[str, float]) -> str:
@@ -133,7 +132,7 @@ class StepMeter:
         columns = (
             ("reward", "rollout/reward", "{:.3f}"),
             ("accuracy", "reward/accuracy", "{:.3f}"),
-            ("val accuracy", "val/accuracy", "{:.3f}"),
+            ("val accuracy", ACCURACY, "{:.3f}"),
             ("length", "rollout/length", "{:.0f}"),
             ("entropy", "train/entropy", "{:.3f}"),
             ("", "perf/step_s", "{:.2f} s/step"),
@@ -174,12 +173,12 @@ class EarlyStopping:
             if bound is not None and value is not None:
                 text = f"{metric} {value:.4f} is {name.partition('_')[2]} {bound:g}"
                 yield name, text if sign * (value - bound) > 0 else ""
-        if self.rules.validation_below_start and "val/reward" in values:
+        if self.rules.validation_below_start and REWARD in values:
             yield "validation_below_start", self._below_start(values)
 
     def _below_start(self, values: Mapping[str, float]) -> str:
         """How far validation fell, where it is by more than twice the standard error of the difference."""
-        metric = "val/accuracy" if "val/accuracy" in values else "val/reward"
+        metric = ACCURACY if ACCURACY in values else REWARD
         now, count = values[metric], values.get("val/questions", 0)
         before = self.start.setdefault(metric, now)
         deviation = math.sqrt(max(before * (1 - before) + now * (1 - now), 0.0) / max(count, 1))

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from vidqa.core.metric_names import POLICY, POLICY_MAXIMA, PREFERENCE
 from vidqa.engine.model.chunked_head import policy_head
 from vidqa.planning.samples import Sample
 
@@ -81,7 +82,7 @@ class Preference:
     the reference was computed. `engine` is the spec's table. `reference`, float32 [answers] by the numbers of
     `Batch.samples`, NaN where it is not known, is given before the first step (`training.reference`)."""
 
-    metrics: tuple[str, ...] = ("reward_margin", "reward_accuracy", "reward_chosen", "reward_rejected")
+    metrics: tuple[str, ...] = PREFERENCE
     maxima: tuple[str, ...] = ()
     reference: torch.Tensor
 
@@ -139,8 +140,8 @@ class PolicyGradient:
     banned: torch.Tensor
     compile: bool = False
 
-    metrics: tuple[str, ...] = ("entropy", "kl", "clip_low", "clip_high", "ratio", "rollout_difference")
-    maxima: tuple[str, ...] = ("rollout_difference_max", "ratio_difference_max")
+    metrics: tuple[str, ...] = POLICY
+    maxima: tuple[str, ...] = POLICY_MAXIMA
 
     def token_values(self, sample: Any) -> Mapping[str, np.ndarray]:
         return sample.values

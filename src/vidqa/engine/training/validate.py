@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from vidqa.core.metric_names import ACCURACY, LOSS
 from vidqa.core.problem import Problem
 from vidqa.data.problems import EMPTY
 from vidqa.engine.answering.answers import answer_of
@@ -96,7 +97,7 @@ class Validator:
         if not total[1]:
             raise EMPTY.error("validation", "of no sample a token could be predicted", CHECK_LOG)
         loss, *means = (total[[0, *range(2, 2 + len(names))]] / total[1]).tolist()
-        return {"val/avg_loss": loss, **{f"val/{name}": mean for name, mean in zip(names, means, strict=True)}}
+        return {LOSS: loss, **{f"val/{name}": mean for name, mean in zip(names, means, strict=True)}}
 
     def _accuracy(self, model: Any) -> dict[str, float]:
         """The share of samples that are answered rightly, and the share whose answer was cut off. Both are counted as a
@@ -120,4 +121,4 @@ class Validator:
         counts = torch.tensor([right, judged, cut, len(self.answered)], dtype=torch.float64, device=self.world.device)
         dist.all_reduce(counts)
         right, judged, cut, answered = counts.tolist()
-        return {"val/accuracy": right / max(judged, 1), "val/truncated": cut / max(answered, 1)}
+        return {ACCURACY: right / max(judged, 1), "val/truncated": cut / max(answered, 1)}

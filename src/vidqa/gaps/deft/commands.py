@@ -7,16 +7,19 @@ import os
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
 from vidqa import spec
+from vidqa.automl.plan import PlanRequest, check_request
 from vidqa.core import actions
 from vidqa.core.cli import USAGE, Result, command
 from vidqa.core.files import absolute, annotations_in_folder, write_text
 from vidqa.core.pages.page import percent
 from vidqa.core.problem import Exit, Problem, ProblemError
+from vidqa.data import check_records
+from vidqa.evaluation.results import make_item
 from vidqa.gaps.deft import runner
 from vidqa.gaps.deft.context import (
     AUDIT_ANSWERS,
@@ -83,6 +86,7 @@ def create(folder: Path, config: LoopConfig) -> tuple[Loop, str]:
     settings = _settings(config)
     _check_sets(settings, training)
     _check_words(settings)
+    _check_target(settings)
     if not (folder / LOG).is_file():
         _check_training(settings, config.train_spec)
     _require_free(folder)
@@ -141,7 +145,7 @@ def _check_sets(settings: Settings, training: spec.TrainSpec) -> None:
             continue
         if not os.path.isdir(place):
             raise USAGE.error(f"sets.{name}", f"{place} is no folder", "name the folder of a set")
-        if name != "pool" and annotations_in_folder(Path(place)) is None:
+        if name != "pool" and annotations_in_folder(place) is None:
             raise USAGE.error(f"sets.{name}", f"{place} has no annotations.json", "name the folder of a set")
     _require_apart(folders, training)
     if settings.study and settings.control:
@@ -160,19 +164,36 @@ def _check_words(settings: Settings) -> None:
     for name, further in settings.words.items():
         _, script, *own, _ = commands[name]  # names in capitals stand for files; the last word is --json
         runner.options_of(Path(script).stem, own, further)
-    runner.options_of("run_automl", ["plan", "--study", "FOLDER", "--spec", "SPEC"], settings.study)
 
 
 def _check_training(settings: Settings, train_spec: Path) -> None:
-    """Raises USAGE and the problems of the model that the loop starts with and of the keys for trainings: both
-    are first used after jobs, and cannot change within a loop."""
+    """Raises USAGE and the problems of the model that the loop starts with, of the keys for trainings, and of a
+    search: all are first used after jobs, and cannot change within a loop."""
     if settings.model:
         model_layer("evaluate", settings.model)
     shorthand = actions.action("train").shorthand
     keys = {shorthand.get(key, key) for key in parse_set(settings.train, "--set train=").table}
     if decided := sorted(keys & DECIDED):
         raise USAGE.error("train", f"{decided[0]} is not for the user of a loop to choose", "leave it out")
-    build(Request("train", overrides=(train_spec,), sets=tuple(settings.train)))
+    resolved = build(Request("train", overrides=(train_spec,), sets=tuple(settings.train)))
+    if settings.study:
+        words = ["plan", "--study", "FOLDER", "--spec", str(train_spec)]
+        request = PlanRequest(**runner.options_of("run_automl", words, settings.study))
+        check_request(request, cast(spec.TrainSpec, resolved.spec))
+
+
+def _check_target(settings: Settings) -> None:
+    """Raises USAGE for a target of a kind that no question of the selection set has."""
+    kind = settings.stop.target_kind
+    if kind is None:
+        return
+    selection = settings.sets.selection
+    records, _ = check_records(annotations_in(selection), selection)
+    kinds = {str(make_item(record, None)["kind"]) for record in records}
+    if kinds and kind not in kinds:
+        message = f"no question of {selection} is of the kind {kind!r}: the target could never be reached"
+        close = difflib.get_close_matches(kind, kinds, n=3) or sorted(kinds)
+        raise USAGE.error("stop.target_kind", message, f"name one of {', '.join(close)}")
 
 
 def _require_apart(folders: dict[str, str], training: spec.TrainSpec) -> None:

@@ -65,7 +65,7 @@ def _search(context: StageContext) -> StageResult:
 def _resources(context: StageContext) -> tuple[str, ...]:
     """Platform and resources of the trials, as settings of a study."""
     where = context.settings.where
-    resources = where.model_dump(exclude={"platform"}, exclude_defaults=True)
+    resources = where.model_dump(mode="json", exclude={"platform"}, exclude_defaults=True)
     keys = {"platform": where.platform, **{f"resources.{key}": value for key, value in resources.items()}}
     return runner.settings_words(keys)
 

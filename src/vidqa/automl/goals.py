@@ -1,0 +1,79 @@
+"""Whether the jobs of a study measure its goals: told before the first of them starts."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from types import NoneType
+
+from vidqa.automl.problems import STUDY_SETTINGS
+from vidqa.automl.settings import Settings
+from vidqa.core import metric_names
+from vidqa.core.problem import ProblemError
+from vidqa.data import check_records
+from vidqa.evaluation.answers import DIRECTION_TASK
+from vidqa.evaluation.metrics import numbers_of, score
+from vidqa.evaluation.results import make_item
+from vidqa.spec import EvaluateSpec, Spec, TrainSpec
+
+OF_FUNCTIONS = "functions."  # scores of the user's own function, whose names only its answers tell
+REASONS = ("stop", "length", "scored", "error")  # for which an answer can end
+
+
+def check_goals(settings: Settings, base: TrainSpec) -> None:
+    """Raises STUDY_SETTINGS for a metric that the specs of the study leave out."""
+    for goal in settings.goals:
+        if not settings.of_training(goal.metric):
+            if not settings.evaluation:
+                message = f"{goal.metric} is no metric of a training, and the study names no evaluation spec"
+                close = _closest(goal.metric, metric_names.of_training(base.engine.objective))
+                remedy = f"add --evaluate evaluate.toml, or choose {' or '.join(close) or metric_names.LOSS}"
+                raise STUDY_SETTINGS.error(f"goals {goal.metric}", message, remedy)
+            continue
+        held_out = base.custom.val_dataset.annotation_path or base.train.train_policy.dataset.test_size
+        if goal.metric.startswith("val/") and not (base.validation.enable and held_out):
+            message = f"{goal.metric} is measured by validation, and the training has none"
+            remedy = "set validation.enable = true and a validation set (custom.val_dataset, or a test_size)"
+            raise STUDY_SETTINGS.error("goals", message, remedy)
+        if goal.metric in metric_names.ANSWERED and not base.engine.validation_generate:
+            message = f"validation measures {goal.metric} by answering, and engine.validation_generate is 0"
+            raise STUDY_SETTINGS.error("goals", message, "set engine.validation_generate, or name an evaluation spec")
+
+
+def check_names(settings: Settings, base: TrainSpec, evaluations: Mapping[str, Spec]) -> None:
+    """Raises STUDY_SETTINGS for a metric of a name that no job of the study has, with the closest ones that are."""
+    training = metric_names.of_training(base.engine.objective)
+    evaluation, scores = evaluations.get(settings.evaluation or ""), set[str]()
+    if isinstance(evaluation, EvaluateSpec) and not all(settings.of_training(goal.metric) for goal in settings.goals):
+        scores = score_names(evaluation)
+    for goal in settings.goals:
+        names = training if settings.of_training(goal.metric) else scores
+        own = OF_FUNCTIONS in names and goal.metric.startswith(OF_FUNCTIONS)
+        if own or not names or goal.metric in names:
+            continue
+        close = _closest(goal.metric, (*training, *scores))
+        remedy = f"did you mean {', '.join(close)}?" if close else f"choose one of {', '.join(sorted(names)[:40])}"
+        raise STUDY_SETTINGS.error(f"goals {goal.metric}", f"no job of the study measures {goal.metric}", remedy)
+
+
+def _closest(metric: str, names: Collection[str]) -> list[str]:
+    return difflib.get_close_matches(metric, names, n=3)
+
+
+def score_names(evaluation: EvaluateSpec) -> set[str]:
+    """The names of all numbers in metrics.json: those of the same questions without answers, and OF_FUNCTIONS where a
+    function of the user's adds others. None where the records cannot be read here, which preflight reports."""
+    dataset, task = evaluation.dataset, evaluation.task.type
+    task = task if task == DIRECTION_TASK else ""
+    try:
+        records, _ = check_records(dataset.annotation_path, dataset.media_dir)
+    except ProblemError:
+        return set()
+    if not records:
+        return set()
+    items = [make_item(record, None, task_type=task) for record in records]
+    scores = score(items, task, text_metrics=evaluation.metrics.names)
+    names = {*numbers_of(scores, types=(int, float, NoneType)), *(f"finish_reason.{reason}" for reason in REASONS)}
+    second = [name for metric in evaluation.metrics.names for name in metric_names.OF_SECOND_MODELS.get(metric, ())]
+    names |= {f"text.{name}" for name in second if "text" in scores}
+    return names | {OF_FUNCTIONS} if evaluation.metrics.functions else names

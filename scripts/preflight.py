@@ -52,12 +52,14 @@ parser.add_argument("--gpu-arch", type=architecture, metavar="ARCH", help="archi
 
 
 def main(options: argparse.Namespace) -> Result:
+    from vidqa.jobs.platforms import platform
     from vidqa.jobs.resources import Resources
     from vidqa.preflight.fix import fix_annotations
     from vidqa.preflight.gpus import Declared
     from vidqa.preflight.report import preflight
 
     o = options
+    platform(o.platform)  # a mistyped name is told before every video is decoded
     more = {"evaluate_spec": o.evaluate_spec, "kpi_root": o.kpi_root, "engine": o.engine}
     more["declared"] = Declared(o.gpu_count, o.gpu_memory_gb, o.gpu_arch)
     more["resources"] = Resources(nodes=o.nodes, image=o.image, site=o.site)

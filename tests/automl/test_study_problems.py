@@ -115,6 +115,11 @@ def test_a_mistyped_goal_is_refused_before_a_job_starts(
     assert code_of(lambda: carry_out(study.folder)) == "STUDY_SETTINGS" and not history(study.folder).trials
 
 
+def test_an_unknown_setting_is_told_with_the_closest_one(tmp_path: Path) -> None:
+    with pytest.raises(ProblemError, match=r"no key 'resources.gpu'\n  fix: did you mean resources.gpus"):
+        write_study(tmp_path, "resources.gpu=0")
+
+
 @pytest.mark.parametrize("sets", ["goals.foo=1", "max_trials.x=1", "evaluation.x=1", "keep=none", "finals.seeds=none"])
 def test_a_setting_below_one_that_is_no_table_or_without_a_value(tmp_path: Path, sets: str) -> None:
     assert code_of(lambda: write_study(tmp_path, sets)) == "STUDY_SETTINGS"

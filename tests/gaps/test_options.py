@@ -71,5 +71,6 @@ def test_a_study_and_a_loop_have_the_resources_of_a_launch() -> None:
         assert isinstance(place, Resources) and place.site == Path("site.toml")
         assert set(model.model_fields) == {*Resources.model_fields, *own}
         assert place.model_dump(mode="json") == {**table, **own}
+        assert model.model_validate({"site": ""}).site is None
     (loop := Mock()).settings.where = Where(site=Path("site.toml"), gpus=0)
     assert _resources(loop) == ("platform=local", "resources.gpus=0", "resources.site=site.toml")

@@ -103,6 +103,14 @@ def test_latest_is_of_this_folder(
     assert {each["job_id"] for each in ask("list")["data"]["jobs"]} == {each.job_id for each in made.values()}
 
 
+def test_a_folder_of_runs_is_no_job(stand_in: None, write_spec: WriteSpec) -> None:
+    record = launch("train", write_spec("complete"), "local").record
+    (problem,) = ask("status", record.output_dir)["problems"]
+    assert problem["code"] == "JOB_NOT_FOUND" and problem["remedy"].endswith(f"jobs.py status {record.job_id}")
+    assert jobs.find(record.run_dir).job_id == record.job_id
+    jobs.wait(record, ENOUGH_S)
+
+
 @pytest.mark.parametrize("words", [(), ("latest",)])
 def test_what_changes_a_job_wants_its_id(stand_in: None, write_spec: WriteSpec, words: tuple[str, ...]) -> None:
     assert codes(ask("cancel", *words)) == ["JOB_NOT_FOUND"]

@@ -110,6 +110,14 @@ def test_the_next_command_is_for_the_platform_that_is_named(root: Path, tmp_path
     words = ["train", "--train-root", root, "--out", tmp_path / "s.toml"]
     assert "--platform kubernetes" in script("build_spec", *words, "--platform", "kubernetes").stdout
     assert script("build_spec", *words, "--platform", "moon").returncode == 2
+    moon = script("preflight", "--spec", tmp_path / "none.toml", "--platform", "moon")
+    assert moon.returncode == 2 and "use one of: local" in moon.stdout + moon.stderr
+
+
+def test_a_mistyped_model_folder_is_not_taken_for_a_name_of_the_hub_alone(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    refused = script("build_spec", "train", "--train-root", root, "--model", "models/tiny", cwd=tmp_path)
+    assert "name another folder in models, or write hf_model://models/tiny" in refused.stdout + refused.stderr
 
 
 def test_problems_of_all_layers_at_once_without_a_traceback(tmp_path: Path) -> None:

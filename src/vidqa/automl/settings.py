@@ -9,6 +9,7 @@ The description of a key says what it means; references/automl.md shows them in 
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -135,5 +136,10 @@ def write_settings(folder: Path, settings: Settings) -> None:
 def _problem(error: Any, where: Path) -> Problem:
     key = ".".join(map(str, error["loc"]))
     wrong_value = f"{error['msg']}; it is {str(error.get('input'))[:100]}"
-    unknown = error["type"] == "extra_forbidden"
-    return STUDY_SETTINGS.at(f"{where} {key}", f"there is no key {key!r}" if unknown else wrong_value)
+    if error["type"] != "extra_forbidden":
+        return STUDY_SETTINGS.at(f"{where} {key}", wrong_value)
+    fields = {name: field.annotation for name, field in Settings.model_fields.items()}
+    names = [f"{name}.{inner}" for name, table in fields.items() for inner in getattr(table, "model_fields", ())]
+    close = difflib.get_close_matches(key, [*fields, *names], n=3)
+    remedy = f"did you mean {', '.join(close)}?" if close else None
+    return STUDY_SETTINGS.at(f"{where} {key}", f"there is no key {key!r}", remedy)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 class Resources(BaseModel):
@@ -23,7 +23,7 @@ class Resources(BaseModel):
         default=None, ge=0, description="GPUs of a node, where they cannot be seen from here; 0: its CPU."
     )
     image: str | None = Field(default=None, description="Engine image.")
-    site: Annotated[Path | None, Field(strict=False)] = Field(
+    site: Annotated[Path | None, Field(strict=False), BeforeValidator(lambda path: path or None)] = Field(
         default=None, description="File with the settings of your place."
     )
     agreed: bool = Field(default=False, description="Agree to the image that config.json records: --yes.")

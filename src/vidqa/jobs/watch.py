@@ -79,9 +79,16 @@ def find(job: str) -> JobRecord:
     one launched last. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
     if not os.path.isdir(job) or job in records.names():
         return observe(records.read(job))
-    folder = os.path.realpath(job)
-    of_folder = (record for record in records.scan()[0] if os.path.realpath(record.run_dir) == folder)
-    return observe(next(of_folder, None) or records.read(os.path.basename(folder)))
+    folder, below = os.path.realpath(job), None
+    for record in records.scan()[0]:  # the newest first
+        run_dir = os.path.realpath(record.run_dir)
+        if run_dir == folder:
+            return observe(record)
+        below = below or (record if os.path.dirname(run_dir) == folder else None)
+    if below:
+        remedy = f"name a job; the newest of them: {command('jobs', 'status', below.job_id)}"
+        raise JOB_NOT_FOUND.error(job, "it is no run folder, and holds those of several jobs", remedy)
+    return observe(records.read(os.path.basename(folder)))
 
 
 def later_job(record: JobRecord) -> JobRecord | None:

@@ -254,7 +254,10 @@ def model_name_rules(path: str, name: str, *, adapter_allowed: bool = False) -> 
             path, f"{name} is a file", "name the folder of the model, hf_model://org/name, or RUN/best"
         )
     elif BARE_ID.match(name) and not os.path.isdir(name):
-        yield codes.MODEL.at(path, f"{name!r} is a bare id, and no such folder is here", f"write hf_model://{name}")
+        parent = os.path.dirname(name)
+        mistyped = f"name another folder in {parent}, or " if os.path.isdir(parent) else ""
+        remedy = f"{mistyped}write hf_model://{name}"
+        yield codes.MODEL.at(path, f"{name!r} is a bare id, and no such folder is here", remedy)
     elif not name or "://" in name or os.path.isfile(folder / "config.json"):
         return
     elif os.path.isfile(folder / ADAPTER):

@@ -175,7 +175,7 @@ def test_two_programs_do_not_carry_out_one_loop(cheap: Cheap, tmp_path: Path) ->
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, sets: str) -> None:
-    with pytest.raises(ProblemError, match="STUDY_SETTINGS" if "avg_los" in sets else "USAGE"):
+    with pytest.raises(ProblemError, match="did you mean val/avg_loss" if "avg_los" in sets else "USAGE"):
         create(tmp_path / "loop", wanted(tmp_path, sets))
     assert not (tmp_path / "loop").exists()
 

@@ -11,7 +11,7 @@ from vidqa.automl.settings import Place
 from vidqa.core.problem import ProblemError
 from vidqa.gaps.curation.variants import SAFE
 from vidqa.gaps.deft.model_stages import _resources
-from vidqa.gaps.deft.runner import announced_options, options_of
+from vidqa.gaps.deft.runner import announced_options, launch_words, options_of
 from vidqa.gaps.deft.state import Where
 from vidqa.jobs.resources import Resources
 
@@ -72,5 +72,6 @@ def test_a_study_and_a_loop_have_the_resources_of_a_launch() -> None:
         assert set(model.model_fields) == {*Resources.model_fields, *own}
         assert place.model_dump(mode="json") == {**table, **own}
         assert model.model_validate({"site": ""}).site is None
+    assert launch_words(Where(gpus=0, agreed=True)) == ["--platform", "local", "--gpus", "0", "--yes"]
     (loop := Mock()).settings.where = Where(site=Path("site.toml"), gpus=0)
     assert _resources(loop) == ("platform=local", "resources.gpus=0", "resources.site=site.toml")

@@ -21,14 +21,17 @@ REASONS = ("stop", "length", "scored", "error")  # for which an answer can end
 
 
 def check_goals(settings: Settings, base: TrainSpec) -> None:
-    """Raises STUDY_SETTINGS for a metric that the specs of the study leave out."""
+    """Raises STUDY_SETTINGS for a metric that the specs of the study leave out; `check_names` knows the names."""
+    training = metric_names.of_training(base.engine.objective)
     for goal in settings.goals:
         if not settings.of_training(goal.metric):
             if not settings.evaluation:
                 message = f"{goal.metric} is no metric of a training, and the study names no evaluation spec"
-                close = _closest(goal.metric, metric_names.of_training(base.engine.objective))
+                close = _closest(goal.metric, training)
                 remedy = f"add --evaluate evaluate.toml, or choose {' or '.join(close) or metric_names.LOSS}"
                 raise STUDY_SETTINGS.error(f"goals {goal.metric}", message, remedy)
+            continue
+        if goal.metric not in training:
             continue
         held_out = base.custom.val_dataset.annotation_path or base.train.train_policy.dataset.test_size
         if goal.metric.startswith("val/") and not (base.validation.enable and held_out):

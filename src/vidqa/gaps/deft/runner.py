@@ -85,10 +85,16 @@ def write_recipe(request: Request, out: Path) -> Path:
     return out
 
 
+def launch_words(where: Where) -> list[str]:
+    """The options of launch.py that say where a job runs, but those with their defaults."""
+    resources = where.model_dump(exclude={"platform", "agreed"}, exclude_defaults=True)
+    return [*words_of({"platform": where.platform, **resources}), *(["--yes"] if where.agreed else [])]
+
+
 def job(action: str, spec_path: Path, where: Where) -> tuple[Path, dict[str, Fact], Cost]:
     """Run folder, facts and cost of the job of a spec, once it is complete: it is started, found running, found done,
     or resumed. Raises its problems."""
-    announce("launch", action, "--spec", spec_path, "--platform", where.platform, "--wait")
+    announce("launch", action, "--spec", spec_path, *launch_words(where), "--wait")
     handle = api.completed(action, spec_path, where.platform, where, ready=launch_gate.ready)
     record, cost = handle.record(), handle.cost()
     facts: dict[str, Fact] = {"run_dir": record.run_dir, "job": record.job_id}

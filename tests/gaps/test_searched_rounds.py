@@ -62,7 +62,8 @@ def test_the_best_training_of_a_study_is_the_rounds_and_one_that_stopped_goes_on
     cheap.recipe = recipe(tmp_path / "small")
     installed(monkeypatch, cheap)
     words = " ".join([WORDS, *(f"--fix {each}" for each in KEPT.split())])
-    loop, _ = create(tmp_path / "loop", wanted(tmp_path, words, "stop.rounds=1"))
+    keys = "train=validation.enable=true train.train_policy.dataset.test_size=0.5"
+    loop, _ = create(tmp_path / "loop", wanted(tmp_path, words, keys, "stop.rounds=1"))
     while not (isinstance(pending := loop.pending(), PendingStage) and pending.stage.name == "train"):
         loop.next()
 

@@ -52,7 +52,8 @@ def memory(inputs: Inputs, train_spec: TrainSpec) -> list[Problem]:
     details = f"the heaviest pack puts {heaviest.tokens} tokens and {heaviest.patches} patches on a GPU"
     if expected.memory.moment == "generation":
         details = "validation answers samples (engine.validation_generate), for which each GPU gathers the whole model"
-    return too_much(inputs, expected.memory.peak_gib, details, partial(_remedy, inputs, train_spec, samples, answered))
+    remedy = partial(_remedy, inputs, train_spec, samples, answered)
+    return too_much(inputs, expected.memory.peak_gib, details, remedy, reserved_gib=expected.reserved_gib)
 
 
 def _answered(inputs: Inputs, train_spec: TrainSpec) -> Sequence[Sample]:
@@ -67,15 +68,19 @@ def usable_memory(inputs: Inputs) -> float | None:
     return has_gib if has_gib is None or limit_gib is None else min(has_gib, limit_gib)
 
 
-def too_much(inputs: Inputs, peak_gib: float, details: str, remedy: Callable[[float], str]) -> list[Problem]:
-    """MEMORY if the peak does not fit: an error, or a warning if it may fit within the error of the prediction.
-    `remedy` finds a change that fits a GPU of that many GiB; it is called only when needed."""
+def too_much(
+    inputs: Inputs, peak_gib: float, details: str, remedy: Callable[[float], str], *, reserved_gib: float = 0.0
+) -> list[Problem]:
+    """MEMORY if the predicted peak does not fit beside what is reserved: an error, or a warning if it may fit within
+    the error of the prediction. `remedy` finds a change that fits a GPU of that many GiB; it is called only when
+    needed."""
     has_gib, whole_gib = usable_memory(inputs), least_memory(inputs.gpus)
-    if has_gib is None or whole_gib is None or fits(peak_gib, has_gib):
+    if has_gib is None or whole_gib is None or fits(peak_gib, has_gib - reserved_gib):
         return []
     advice = remedy(has_gib)
-    if has_gib < whole_gib and fits(peak_gib, whole_gib):
+    if has_gib < whole_gib and fits(peak_gib, whole_gib - reserved_gib):
         advice = RAISE if advice == NOTHING_HELPS else f"{RAISE}, or {advice}"
+    peak_gib += reserved_gib
     message = (
         f"about {peak_gib:.1f} GiB, and {CONSTANTS.outside_gib:.0f} for CUDA, of {has_gib:.1f} GiB a GPU; {details}"
     )
@@ -150,7 +155,7 @@ def _with_rollouts(
     rollouts = rollout_memory(rl_spec, model, shape)
     packing = update_packing(rl_spec, questions, spec.data_ranks(rl_spec), "cuda")
     expected = best_policy(rl_spec, model, packing, None if has_gib is None else has_gib - rollouts.gib)
-    return replace(expected, memory=replace(expected.memory, always=expected.memory.always + rollouts.gib * GIB))
+    return replace(expected, reserved_gib=rollouts.gib)
 
 
 def peak_within(inputs: Inputs, limit_gib: float) -> float | None:
@@ -161,16 +166,16 @@ def peak_within(inputs: Inputs, limit_gib: float) -> float | None:
         raise Skip("only a training is estimated")
     samples, _ = inputs.training_steps(train_spec)
     model, answered = inputs.memory_model(train_spec), _answered(inputs, train_spec)
-    peak_gib = estimate(model, train_spec, samples, limit_gib, answered).memory.peak_gib
-    return peak_gib if fits(peak_gib, limit_gib) else None
+    expected = estimate(model, train_spec, samples, limit_gib, answered)
+    return expected.peak_gib if expected.fits(limit_gib) else None
 
 
 def _facts(expected: Forecast, has_gib: float | None) -> dict[str, Any]:
     memory, heaviest = expected.memory, expected.micro_step
     return {
-        "peak_gib": round(memory.peak_gib, 1),
+        "peak_gib": round(expected.peak_gib, 1),
         "gpu_gib": has_gib,
-        "weights_and_optimizer_gib": round(memory.always / GIB, 1),
+        "weights_and_optimizer_gib": round(memory.always / GIB + expected.reserved_gib, 1),
         **expected.policy.record(),
         "moment": memory.moment,
         "pack_tokens": expected.policy.pack_tokens,
@@ -195,7 +200,7 @@ def _remedy(
         changed = with_values(train_spec, change)
         model = inputs.memory_model(changed)
         expected = estimate(model, changed, samples, has_gib, answered_samples(changed, answered))
-        return fits(expected.memory.peak_gib, has_gib)
+        return expected.fits(has_gib)
 
     present_errors = errors(train_spec)
     together: Change = {}

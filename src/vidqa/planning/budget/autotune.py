@@ -47,11 +47,21 @@ OFFLOAD_TOKENS = 30_000
 
 @dataclass(frozen=True)
 class Forecast:
-    """The heaviest micro-step of a run, and the memory that one GPU needs for it, or for validation's answers."""
+    """The heaviest micro-step of a run, and the memory that one GPU needs for it, or for validation's answers.
+    `reserved_gib` are for something else that has a fixed size, such as the rollouts of reinforcement learning."""
 
     memory: TrainingMemory
     micro_step: MicroStep
     policy: MemoryPolicy
+    reserved_gib: float = 0.0
+
+    @property
+    def peak_gib(self) -> float:
+        return self.memory.peak_gib + self.reserved_gib
+
+    def fits(self, memory_gib: float) -> bool:
+        """Whether all of it fits into a GPU: what is predicted with the margin of `memory.fits`."""
+        return fits(self.memory.peak_gib, memory_gib - self.reserved_gib)
 
 
 class Packing:
@@ -127,9 +137,7 @@ def _fitting(spec: TrainSpec, model: ParamCounts, packing: Packing, memory_gib: 
         def forecast_at(number: int, pack_tokens: int | None = pack_tokens, reshard: Reshard = reshard) -> Forecast:
             return _heaviest(spec, model, packing, MemoryPolicy(choices[number], reshard, pack_tokens))
 
-        number = bisect_left(
-            range(len(choices)), True, key=lambda at: fits(forecast_at(at).memory.peak_gib, memory_gib)
-        )
+        number = bisect_left(range(len(choices)), True, key=lambda at: forecast_at(at).fits(memory_gib))
         if number < len(choices):
             yield forecast_at(number)
         if number == 0 and reshard == reshards[0]:

@@ -293,7 +293,7 @@ def test_kernels_are_counted_where_they_belong(tmp_path: Path) -> None:
     text |= {"num_attention_heads": 32, "num_key_value_heads": 8}
     vision = {"hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16, "spatial_merge_size": 2}
     (tmp_path / "config.json").write_text(json.dumps({"text_config": text, "vision_config": vision}))
-    rows = rows_of(works_of(tmp_path / "trace.json"), {"seconds": 1.0, "steps": 1}, tmp_path, True)
+    rows = rows_of(works_of(tmp_path / "trace.json"), 1.0, tmp_path, True)
     assert {row["what"]: pytest.approx(row["s/step"]) for row in rows} == {
         "GEMM decoder": 0.4,
         "GEMM vision": 0.1,

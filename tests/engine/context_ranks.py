@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from clips import decode_frames
 from transformers import AutoConfig
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from clips import decode_frames
 
 from vidqa.data import load_records
 from vidqa.engine import distributed

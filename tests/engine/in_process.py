@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -101,9 +101,9 @@ def runs_on_ranks(folder: Path, **usual: Any) -> Callable[..., Path]:
     return run
 
 
-def events(run: Path, key: str) -> dict[int, float]:
-    """The values of a metric by step, from a file without unknown names."""
+def events(run: Path, key: str, *, own: Collection[str] = ()) -> dict[int, float]:
+    """The values of a metric by step, from a file without unknown names; `own` are those of a test's objective."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     names = {name for event in lines for name in event if not name.startswith("reward/")}
-    assert names - {"step", "time"} <= {*of_training("dpo"), *OF_GRPO}
+    assert names - {"step", "time"} <= {*of_training("dpo"), *OF_GRPO, *own}
     return {event["step"]: event[key] for event in lines if key in event}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from in_process import events, train_here
+from in_process import events as events_of
+from in_process import train_here
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
 from vidqa.engine.data.dataloader import Step
@@ -19,6 +21,7 @@ from vidqa.engine.training.objectives import Sums
 from vidqa.planning.samples import Sample
 
 CLIP = 0.2
+events = partial(events_of, own=["train/advantage"])
 
 
 class PolicyGradient:

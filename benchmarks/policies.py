@@ -27,7 +27,7 @@ from video_set import SetShape
 
 from vidqa.families import family_of
 from vidqa.planning.budget.autotune import Packing, best_policy
-from vidqa.planning.budget.memory import GIB, fits
+from vidqa.planning.budget.memory import GIB
 from vidqa.planning.budget.params import count_params, parameters
 from vidqa.planning.packing import Steps
 from vidqa.planning.plan import load_sets
@@ -115,7 +115,7 @@ def fits_here(training: Training, place: Place) -> bool:
     data_ranks = training.gpus // spec.policy.parallelism.cp_size
     packing = Packing(partial(Steps, spec, samples, data_ranks, "cuda"), total_steps(spec, len(samples)))
     limit_gib = spec.engine.gpu_memory_gib or gpu_gib()
-    return fits(best_policy(spec, model, packing, limit_gib).memory.peak_gib, limit_gib)
+    return best_policy(spec, model, packing, limit_gib).fits(limit_gib)
 
 
 def gpu_gib() -> float:

@@ -298,13 +298,18 @@ def test_a_reward_that_hangs_ends_the_run_before_the_others_are_tried(
     assert 1 <= len(calls.read_text().split()) <= 2  # the next one may have begun
 
 
-def test_validation_says_which_export_is_best(one_world: tuple[Path, Path], tmp_path: Path) -> None:
-    root = one_world[1]
-    over = {
+def validated_on(root: Path) -> dict[str, Any]:
+    return {
         "custom.val_dataset.annotation_path": str(root / "annotations.json"),
         "custom.val_dataset.media_path": str(root),
         "validation.enable": True,
         "validation.val_before_train": True,
+    }
+
+
+def test_validation_says_which_export_is_best(one_world: tuple[Path, Path], tmp_path: Path) -> None:
+    over = {
+        **validated_on(one_world[1]),
         "validation.freq": 1,
         "train.ckpt.save_freq": 1,
         "train.epoch": 2,
@@ -322,7 +327,7 @@ def test_a_validation_holds_the_frames_of_a_few_questions(
     one_world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where they are not in the cache, those of a large set do not fit into memory."""
-    root, questions, held = one_world[1], list[Question](), list[int]()
+    questions, held = list[Question](), list[int]()
     ask, frames = Rollouts.question, Rollouts.frames
 
     def counted(rollouts: Rollouts, question: Question) -> Any:
@@ -334,10 +339,7 @@ def test_a_validation_holds_the_frames_of_a_few_questions(
     monkeypatch.setattr(Rollouts, "frames", counted)
     monkeypatch.setattr(rollout, "DECODED_AHEAD", 1)
     over = {
-        "custom.val_dataset.annotation_path": str(root / "annotations.json"),
-        "custom.val_dataset.media_path": str(root),
-        "validation.enable": True,
-        "validation.val_before_train": True,
+        **validated_on(one_world[1]),
         "train.max_num_steps": 1,
         "train.train_batch_per_replica": 4,
         "engine.frame_cache_gb": 0,
@@ -355,10 +357,7 @@ def test_a_bad_validation_sample_ends_a_run_or_is_left_out(
     clip = root / "videos/1.mp4"
     clip.write_bytes(undecodable(write_clip(clip, frames=64, fps=8, height=64)))
     over = {
-        "custom.val_dataset.annotation_path": str(root / "annotations.json"),
-        "custom.val_dataset.media_path": str(root),
-        "validation.enable": True,
-        "validation.val_before_train": True,
+        **validated_on(root),
         "engine.on_bad_sample": on_bad_sample,
         "train.max_num_steps": 1,
     }

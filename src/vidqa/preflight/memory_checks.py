@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -154,8 +154,7 @@ def _with_rollouts(
     shape = rollout_shape(rl_spec, max_tokens(questions))
     rollouts = rollout_memory(rl_spec, model, shape)
     packing = update_packing(rl_spec, questions, spec.data_ranks(rl_spec), "cuda")
-    expected = best_policy(rl_spec, model, packing, None if has_gib is None else has_gib - rollouts.gib)
-    return replace(expected, reserved_gib=rollouts.gib)
+    return best_policy(rl_spec, model, packing, has_gib, rollouts.gib)
 
 
 def peak_within(inputs: Inputs, limit_gib: float) -> float | None:

@@ -86,17 +86,17 @@ def model_counts(spec: TrainSpec, folder: Path) -> ParamCounts:
 
 
 def memory_policy_of(
-    spec: TrainSpec, model: ParamCounts, world: World, packing: Packing, taken_gib: float = 0.0
+    spec: TrainSpec, model: ParamCounts, world: World, packing: Packing, reserved_gib: float = 0.0
 ) -> MemoryPolicy:
-    """The same for any packs, where `taken_gib` of each GPU are for something else than training."""
+    """The same for any packs, where `reserved_gib` of each GPU are for something else than training."""
     limit_gib = spec.engine.gpu_memory_gib
     memory_gib = min(world.gather(use_memory(world.device, limit_gib))) if world.device.type == "cuda" else None
 
     def fastest() -> MemoryPolicy:
         if memory_gib is None:
             return least_policy(spec, model)
-        chosen = best_policy(spec, model, packing, memory_gib - taken_gib)
-        return replace(chosen.policy, peak_gib=chosen.memory.peak_gib + taken_gib)
+        chosen = best_policy(spec, model, packing, memory_gib, reserved_gib)
+        return replace(chosen.policy, peak_gib=chosen.peak_gib)
 
     return world.on_main(fastest)
 

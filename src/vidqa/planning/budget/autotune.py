@@ -114,13 +114,18 @@ def _load(micro_step: MicroStep) -> tuple[int, int, int, bool]:
     return micro_step.tokens, micro_step.patches, micro_step.supervised, micro_step.accumulates
 
 
-def best_policy(spec: TrainSpec, model: ParamCounts, packing: Packing, memory_gib: float | None) -> Forecast:
-    """The memory of a TrainSpec. Of what the spec leaves open the fastest that fits into `memory_gib`; where nothing
-    fits or the memory is not known, the one that takes least, in the smallest packs."""
-    fitting = [] if memory_gib is None else list(_fitting(spec, model, packing, memory_gib))
+def best_policy(
+    spec: TrainSpec, model: ParamCounts, packing: Packing, memory_gib: float | None, reserved_gib: float = 0.0
+) -> Forecast:
+    """The memory of a TrainSpec. Of what the spec leaves open the fastest that fits into `memory_gib` beside what is
+    reserved; where nothing fits or the memory is not known, the one that takes least, in the smallest packs."""
+    fitting = [] if memory_gib is None else list(_fitting(spec, model, packing, memory_gib - reserved_gib))
     if fitting:
-        return min(fitting, key=partial(slowness, spec, model))
-    return _heaviest(spec, model, packing, replace(least_policy(spec, model), pack_tokens=packing.sizes(spec)[-1]))
+        best = min(fitting, key=partial(slowness, spec, model))
+    else:
+        least = replace(least_policy(spec, model), pack_tokens=packing.sizes(spec)[-1])
+        best = _heaviest(spec, model, packing, least)
+    return replace(best, reserved_gib=reserved_gib)
 
 
 def least_policy(spec: TrainSpec, model: ParamCounts) -> MemoryPolicy:

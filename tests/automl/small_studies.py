@@ -84,6 +84,11 @@ def history(study: Path) -> History:
     return read(study).history
 
 
+def attempts(run_dir: Path) -> int:
+    """How often the stand-in of a training has started in a run folder."""
+    return len((run_dir / "attempts").read_text().splitlines())
+
+
 def gpus_over_time(study: Path, found: History) -> list[Counter[str]]:
     """After each job that began or ended, how many there were on each GPU."""
     now, seen = Counter[str](), []

@@ -24,8 +24,9 @@ options = parser.parse_args()
 spec, run = tomllib.loads(options.spec.read_text()), options.run_dir
 train, manner = spec["train"], spec["logging"]["experiment_name"]
 steps, rate = train.get("max_num_steps", 6), train["optm_lr"]
-first = not (run / "attempted").exists()
-(run / "attempted").touch()
+first = not (run / "attempts").exists()
+with (run / "attempts").open("a") as attempts:
+    attempts.write("one\n")
 (run / "gpus").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
 
 

@@ -82,7 +82,7 @@ def test_trials_whose_nodes_are_lost_go_on_when_the_nodes_are_back(slurm: SlurmC
     thread = threading.Thread(target=carry_out, args=(study,))
     thread.start()
     deadline = time.monotonic() + ENOUGH_S
-    while len(list(study.glob("trials/*/runs/*/attempted"))) < 2 and time.monotonic() < deadline:
+    while len(list(study.glob("trials/*/runs/*/attempts"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     for node in slurm.nodes:
         slurm.lose(node)

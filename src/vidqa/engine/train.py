@@ -33,8 +33,8 @@ from vidqa.spec.models import TrainSpec
 
 
 def train(spec: TrainSpec, run: RunFolder, objective: Objective | None = None) -> int:
-    """Train as `spec` says and write into `run`. Without `objective` the spec decides: DPO for pairs, else cross
-    entropy on answers. Returns 0, or 6 when a signal stopped it (saved and resumable)."""
+    """Train by `spec` and write into `run`. Without `objective` the spec decides: DPO for pairs, else cross entropy on
+    answers. Returns 0, or 6 when a signal stopped the run (state saved, resumable)."""
     objective = objective or (Preference(spec.engine) if learns_pairs(spec) else SUPERVISED)
     stop, folder = StopRequest(), Path(spec.policy.model_name_or_path)
     world = start_world(spec)
@@ -79,9 +79,9 @@ class Training(Trainer[TrainSpec]):
         if isinstance(loader.collator, PairCollator):
             assert isinstance(objective, Preference)
             load_reference(objective, learner.model, schedule, start, loader.collator, loader.source, run)
-            # Validation pairs are numbered behind the training pairs, by which reference log-probabilities are found.
+            # Reference log-probabilities are indexed by pair number: validation pairs follow the training pairs.
             validation_collator = loader.collator.behind(len(data.train))
-            # The proof of an export compares a plain loss, so of each pair it takes the chosen answer alone.
+            # The proof of an export compares a cross entropy loss, so it uses only the chosen answer of each pair.
             proof_collator = Collator(loader.collator.planner, loader.collator.sizes, world.device.type)
             proof_samples = [pair.halves(b"")[0] for pair in proof_samples if isinstance(pair, PairSample)]
         super().__init__(run, schedule, start, learner, proof_collator, loader.source, proof_samples)
@@ -97,7 +97,7 @@ class Training(Trainer[TrainSpec]):
         self.validator = None
 
     def run_steps(self, progress: Progress | Silent) -> bool:
-        """Take every step up to the last. False where a signal stopped the run; its state is saved then."""
+        """Take the remaining steps. Returns False if a signal stopped the run; its state is saved then."""
         spec, schedule, learner = self.spec, self.schedule, self.learner
         if self.validator and spec.validation.val_before_train and self.first == 0:
             progress.log(0, self.validator.measure(learner.model), line="before training")
@@ -135,7 +135,7 @@ class Training(Trainer[TrainSpec]):
 
 
 def check_vision_has_media(model: Any, *, has_media: bool) -> None:
-    """Raises ENGINE_NO_GRADIENT if parameters of the vision tower train on data without a video or image."""
+    """Raise ENGINE_NO_GRADIENT if parameters of the vision tower train on data without a video or image."""
     vision = family_of(model).trained_vision(model)
     if vision and not has_media:
         remedy = 'set policy.freeze_pattern = ["visual"], or train on videos or images'

@@ -1,5 +1,5 @@
-"""Batches from samples, made on the CPU: packed, with tokens, positions, labels and every index that our forward needs;
-or padded, for a stock model of transformers."""
+"""Collation of samples on the CPU: packed batches with tokens, positions, labels and all indices for our forward pass;
+padded batches for a stock model of transformers."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from vidqa.video.types import FramePlan, PixelRules
 @dataclass(frozen=True)
 class Batch:
     """One micro-step of one rank. T rows (tokens and padding, see `layout`), N supervised, V vision
-    tokens, P patches of C values. `owner_N` is the place in `samples` that each supervised token belongs to.
+    tokens, P patches of C values. `owner_N` is the index in `samples` of the sample of each supervised token.
 
-    Ranks of a context have the same pack, and of it T rows each, the N and V among them, and whole frames: of what the
-    tower gives `visual_of_V` are their V (None: all). `segments` and `suffixes` are those of the whole pack.
+    Ranks of a context share one pack. Each has T of its rows, the N and V among them, and whole frames: `visual_of_V`
+    are the rows of the tower's output for its V (None: all). `segments` and `suffixes` are those of the whole pack.
 
-    Media stay bytes until the model asks for `patches_PC`, on whatever device the batch is."""
+    Media stay uint8 until the model reads `patches_PC`, on the device of the batch."""
 
     input_ids_T: torch.Tensor
     position_3T: torch.Tensor
@@ -52,27 +52,27 @@ class Batch:
     visual_of_V: torch.Tensor | None
     samples: tuple[int, ...]
     tokens: int  # without padding
-    values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # of an objective: float32 [N] each
-    cached: CachedFeatures | None = None  # read from the cache, whose tokens are the last of V, or to be written
+    values: Mapping[str, torch.Tensor] = field(default_factory=dict)  # from the objective: float32 [N] each
+    cached: CachedFeatures | None = None  # features read from the cache, the last of V, and those to write
 
     @property
     def patches_PC(self) -> torch.Tensor:
-        """float32, normalised afresh at each use: nobody keeps what is larger than everything else in the batch."""
+        """float32, normalised at each use and not stored: they are larger than everything else in the batch."""
         return self.pixels.patches()
 
     def to(self, device: torch.device) -> Batch:
-        """The batch on `device`, one blocking copy per tensor: for single batches; `BatchSender` is for many."""
+        """Copy the batch to `device`, one blocking copy per tensor: for single batches; `BatchSender` is for many."""
         return mapped(self, lambda tensor: tensor.to(device))
 
 
-# A sample, of each medium its frames uint8 [n, 3, h, w] or features, token ids int64 [S], and their rows int64 [S].
+# A sample, the frames uint8 [n, 3, h, w] or features of each medium, token ids int64 [S], and their rows int64 [S].
 Placed = tuple[Sample, Sequence[Any], np.ndarray, np.ndarray]
 TokenValues = Callable[[Sample], Mapping[str, np.ndarray]]  # by name, for every token of a sample: float32 [S]
 
 
 class Collator:
-    """Builds batches for one model. `sizes` are its vision tower's; `device_type` decides the padding; `values` are
-    what batches carry of every supervised token besides; ranks of a `context` get their part of each pack."""
+    """Builds batches for one model. `sizes` are those of its vision tower; `device_type` decides the padding; `values`
+    adds further values of each supervised token; ranks of a `context` get their part of each pack."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ class Collator:
         frames: Sequence[Sequence[np.ndarray | Features | None]],
         features: FeatureCache | None = None,
     ) -> Batch:
-        """`frames[i][m]` is uint8 [n, 3, h, w] of medium m of sample i, or its features where these are kept; a sample
-        with None has no labels. Features are of whole packs: not where ranks share one."""
+        """Build the batch of a pack. `frames[i][m]` is uint8 [n, 3, h, w] of medium m of sample i, or its cached
+        features; a sample with None has no labels. Features need whole packs: ranks of a context cannot use them."""
         layout = lay_out(samples, self.padded, share=self.share, count_bits=self.count_bits, ranks=self.context.size)
         own = self.context.rows(layout.total)
         tokens = [self._tokens(s, usable=all(f is not None for f in fs)) for s, fs in zip(samples, frames, strict=True)]
@@ -109,7 +109,7 @@ class Collator:
         position = np.zeros((3, layout.total), dtype=np.int64)
         for (ids, _, positions), rows in zip(tokens, layout.rows, strict=True):
             input_ids[rows], position[:, rows] = ids, positions
-        firsts = [unit[0] for unit in layout.units]  # samples of one unit have one set of media
+        firsts = [unit[0] for unit in layout.units]  # all samples of a unit have the same media
         media = self._media([(samples[i], frames[i], tokens[i][0], layout.rows[i]) for i in firsts], own, features)
         read = [medium for medium in media if isinstance(medium.content, Features)]
         computed = [medium for medium in media if not isinstance(medium.content, Features)]
@@ -138,8 +138,8 @@ class Collator:
         )
 
     def segments(self, samples: Sequence[Sample]) -> tuple[Segments, Segments]:
-        """The segments of attention in the decoder and in the vision tower for a batch of these samples. Which frames a
-        rank of a context computes is known only when the tokens are: it says nothing of the tower."""
+        """The attention segments of the decoder and of the vision tower for a batch of these samples. The frames of a
+        rank of a context depend on the tokens: its segments of the tower are left empty."""
         prefixes = prefixes_of(samples, self.padded, share=self.share)
         decoder = segments_of(prefix_lengths(prefixes, self.padded), count_bits=self.count_bits)
         if self.context.size > 1:
@@ -150,20 +150,20 @@ class Collator:
         return decoder, frames
 
     def _tokens(self, sample: Sample, usable: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Token ids [S], supervised [S] and positions [3, S]."""
+        """Token ids [S], supervised [S] and positions [3, S] of a sample."""
         ids, supervised = self._encoded(sample)
         positions = self.planner.family.rope_positions
         return ids, supervised & usable, positions(ids, self.image_id, self.video_id, sample.plans, self.geometry)
 
     def _encoded(self, sample: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids int64 [S] and which are supervised, bool [S]; they must be what was planned."""
+        """Token ids int64 [S] and the supervised mask, bool [S]; asserts that S is the planned length."""
         encoded = self.planner.encode(sample)
         ids = encoded.token_ids.astype(np.int64)
         assert len(ids) == sample.length, f"{sample.record.source}: built {len(ids)} tokens, planned {sample.length}"
         return ids, encoded.supervised
 
     def _media(self, placed: Sequence[Placed], own: slice, features: FeatureCache | None) -> list[_Medium]:
-        """The media with rows of this rank (`own`), grouped by frame size so that each size is one dense batch in the
+        """The media with rows of this rank (`own`), sorted by frame size so that each size is one dense batch in the
         vision tower."""
         media = []
         for sample, arrays, ids, rows in placed:
@@ -176,15 +176,15 @@ class Collator:
         return sorted(media, key=lambda medium: _frame_size(medium.plan), reverse=True)
 
     def _computed(self, media: Sequence[_Medium]) -> tuple[list[Grid], Pixels]:
-        """Grids and pixels of what goes through the vision tower."""
+        """The grids and pixels of the media that go through the vision tower."""
         pixels = pixels_of([self._checked(medium.plan, medium.content, medium.part) for medium in media])
         return [(item.part.stop - item.part.start, *item.plan.grid[1:]) for item in media], pixels
 
     def _checked(self, plan: FramePlan, array: np.ndarray | None, part: slice) -> tuple[np.ndarray, PixelRules]:
-        """A part of a medium's temporal patches, which must be as planned, and the rules of its kind."""
+        """A slice of a medium's temporal patches, checked against the plan, and the pixel rules of its kind."""
         rules = self.geometry.video if plan.kind == "video" else self.geometry.image
         shape = (len(plan.indices), 3, plan.height, plan.width)
-        if array is None:  # an unusable medium still fills its place; its sample has no labels
+        if array is None:  # an unusable medium still takes its rows; its sample has no labels
             array = np.zeros(shape, dtype=np.uint8)
         built = (-(-len(array) // rules.temporal_patch_size), *(side // rules.patch_size for side in array.shape[-2:]))
         assert array.shape == shape and built == plan.grid, f"{array.shape} is not as planned: {plan}"
@@ -192,14 +192,14 @@ class Collator:
         return array[part.start * step : part.stop * step], rules
 
     def _blank_medium(self) -> tuple[list[Grid], Pixels]:
-        """One black block of patches for a pack of which nothing is computed: every rank runs the vision tower in every
+        """One black block of patches for a pack without media to compute: every rank must run the vision tower in every
         micro-step."""
         rules = self.geometry.video
         black = np.zeros((rules.temporal_patch_size, 3, rules.factor, rules.factor), np.uint8)
         return [(1, rules.merge_size, rules.merge_size)], pixels_of([(black, rules)])
 
     def _values(self, placed: Sequence[tuple[Sample, np.ndarray]], learns: np.ndarray) -> dict[str, torch.Tensor]:
-        """The objective's values of supervised tokens that `learns` marks, in the order of `target_N`."""
+        """The objective's values of the supervised tokens selected by `learns`, in the order of `target_N`."""
         values_of = [(self.values(sample), supervised) for sample, supervised in placed]
         names = values_of[0][0] if values_of else ()
         values = {
@@ -210,7 +210,7 @@ class Collator:
     def _supervised(
         self, placed: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of (ids, supervised, rows) [S] of each sample: the rows that predict, their targets and owners, int64 [N]."""
+        """The predicting rows, targets and owners, int64 [N], from (ids, supervised, rows) [S] of each sample."""
         predict, target, owner = ([np.zeros(0, np.int64)] for _ in range(3))
         for number, (ids, supervised, rows) in enumerate(placed):
             at = np.flatnonzero(supervised)
@@ -222,8 +222,8 @@ class Collator:
 
 @dataclass(frozen=True)
 class _Medium:
-    """A medium of a pack: its frames, its features or nothing, the rows [t, n] of the tokens of its temporal patches,
-    those of them that are needed, and under which key its features are to be kept (empty: they are not)."""
+    """A medium of a pack: its frames, its features or None; the rows [t, n] of the tokens of its temporal patches; the
+    slice of temporal patches that this rank needs; and the cache key for its features (empty: not cached)."""
 
     plan: FramePlan
     content: Any
@@ -233,7 +233,7 @@ class _Medium:
 
 
 def _keys(sample: Any, arrays: Sequence[Any], features: FeatureCache | None) -> list[str]:
-    """Of each medium of a sample. What could not be decoded is never kept."""
+    """The feature cache key of each medium of a sample; empty, so never cached, if it could not be decoded."""
     if features is None:
         return [""] * len(arrays)
     media = zip(sample.record.media, sample.plans, arrays, strict=True)
@@ -247,18 +247,18 @@ def _cached(computed: Sequence[_Medium], read: Sequence[_Medium], features: Feat
 
 
 def _among(places: np.ndarray, own: slice) -> np.ndarray:
-    """Which of them are rows of a rank."""
+    """The mask of the rows that belong to a rank, bool."""
     return (places >= own.start) & (places < own.stop)
 
 
 def _frame_size(plan: FramePlan) -> tuple[int, int]:
-    """Rows and columns of patches: frames of one size stand together."""
+    """Rows and columns of patches: the sort key that makes frames of one size neighbours."""
     return plan.grid[1], plan.grid[2]
 
 
 class PairCollator(Collator):
-    """In `Batch.samples` the answers of pair n are 2n, the right one, and 2n + 1. With `share`, pairs about one video
-    have that in common, too. `first` is added to n: the pairs of a validation set follow those of the training set."""
+    """A collator for pairs. In `Batch.samples` the answers of pair n are 2n (chosen) and 2n + 1 (rejected). With
+    `share`, pairs about one video share it, too. `first` is added to n: validation pairs follow the training pairs."""
 
     first = 0
 
@@ -267,7 +267,7 @@ class PairCollator(Collator):
         self.shares_videos = share
 
     def behind(self, count: int) -> PairCollator:
-        """The same collator for a set whose pairs are numbered from `count` on."""
+        """A copy of this collator for a set whose pairs are numbered from `count` on."""
         other = copy(self)
         other.first = count
         return other
@@ -301,8 +301,8 @@ def stock_inputs(
     frames: Sequence[Sequence[np.ndarray]],
     device: torch.device,
 ) -> dict[str, torch.Tensor]:
-    """The inputs of a batch: `prompts[i]` are token ids, `plans[i]` their media in reading order, and `frames[i][m]` is
-    uint8 [n, 3, h, w]."""
+    """The inputs of a stock model for a left-padded batch: `prompts[i]` are token ids, `plans[i]` their media in
+    reading order, and `frames[i][m]` is uint8 [n, 3, h, w]."""
     width = max(map(len, prompts))
     ids = np.full((len(prompts), width), planner.chat.pad_id, dtype=np.int64)
     mask = np.zeros_like(ids)

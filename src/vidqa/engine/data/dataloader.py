@@ -1,5 +1,4 @@
-"""The steps of a training: which samples each takes, what is due after it, and its batches, whose videos are decoded
-ahead."""
+"""The steps of a training: the samples of each, actions due after it, and its batches, with videos decoded ahead."""
 
 from __future__ import annotations
 
@@ -29,17 +28,17 @@ from vidqa.planning.samples import Planner
 from vidqa.spec import effective_batch, steps_per_epoch, total_steps, warmup_steps
 from vidqa.spec.models import TrainSpec
 
-MOST_STEPS = 200  # whose packs are looked at
-MOST_SHAPES = 128  # of the decoder, and of the vision tower
+MOST_STEPS = 200  # maximum number of steps whose packs are inspected
+MOST_SHAPES = 128  # maximum number of attention shapes, of the decoder and of the vision tower
 FEW_BITS = 3
-Calls = tuple[list[Call], list[Call]]  # of the decoder's attention, and of the vision tower's
+Calls = tuple[list[Call], list[Call]]  # attention calls of the decoder and of the vision tower
 
 
 SpecT = TypeVar("SpecT", bound=TrainSpec)
 
 
 class StepSchedule(Generic[SpecT]):
-    """The number of steps of a run, and what is due after each."""
+    """The number of steps of a run, and the actions due after each."""
 
     def __init__(self, spec: SpecT, data: Prepared, world: World, policy: MemoryPolicy) -> None:
         self.spec, self.data, self.world, self.policy = spec, data, world, policy
@@ -53,7 +52,7 @@ class StepSchedule(Generic[SpecT]):
         return done if rest == 0 else None
 
     def due(self, step: int, every_steps: int, every_epochs: int) -> bool:
-        """Whether something that happens every so many steps or epochs happens after `step`."""
+        """Whether an action with this frequency, in steps or in epochs, is due after `step`."""
         epoch = self.epoch_ended_by(step)
         by_epoch = bool(every_epochs and epoch and epoch % every_epochs == 0)
         return by_epoch or bool(every_steps and (step + 1) % every_steps == 0)
@@ -73,8 +72,8 @@ class StepSchedule(Generic[SpecT]):
 
 
 class Schedule(StepSchedule[TrainSpec]):
-    """The steps of a supervised training: a function of the spec, the planned samples and, where the spec leaves the
-    size of packs open, of the memory policy."""
+    """The steps of a supervised training: a function of the spec, the planned samples and, if the spec leaves the size
+    of packs open, the memory policy."""
 
     def __init__(self, spec: TrainSpec, data: Prepared, world: World, policy: MemoryPolicy) -> None:
         super().__init__(spec, data, world, policy)
@@ -82,12 +81,11 @@ class Schedule(StepSchedule[TrainSpec]):
         self.order, self.units = self.steps.order, self.steps.units
 
     def packs(self, step: int) -> list[list[int]]:
-        """The micro-steps of a step that this rank takes part in, each a list of sample numbers, those of one unit
-        together."""
+        """The micro-steps of a step on this rank, each a list of sample numbers; samples of one unit are neighbours."""
         return self.steps.packs(step)[self.world.data_rank]
 
     def supervised(self, step: int) -> int:
-        """Supervised tokens of the whole step, over all ranks."""
+        """The number of supervised tokens of the whole step, over all ranks."""
         return sum(self.data.train[i].supervised for i in self.order.step(step))
 
     def facts(self) -> dict[str, Any]:
@@ -100,8 +98,8 @@ class Schedule(StepSchedule[TrainSpec]):
 
 @dataclass(frozen=True)
 class Step:
-    """The input of one step. `batches` are this rank's, `size` in number on every rank; they may be made lazily, after
-    the step before. `expected` is the objective's count over all ranks if known beforehand, else any positive number:
+    """The input of one step. `batches` are this rank's, `size` in number on every rank; they may be built lazily, after
+    the previous step. `expected` is the objective's count over all ranks if known beforehand, else any positive number:
     the loss is divided by the real count."""
 
     number: int  # from 0
@@ -112,7 +110,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Dataloader:
-    """`steps` are those that are left, each made when it is its turn; `calls` are the shapes of attention in them."""
+    """The inputs of a training: `steps` are the remaining steps, built lazily; `calls` are their attention shapes."""
 
     collator: Collator
     calls: Calls
@@ -124,7 +122,7 @@ class Dataloader:
 def open_dataloader(
     schedule: Schedule, planner: Planner, token_values: TokenValues, first: int
 ) -> Iterator[Dataloader]:
-    """The steps of a schedule from `first` on. Decoding begins at once."""
+    """The remaining steps of a schedule, starting at `first`. Decoding begins at once."""
     spec, world = schedule.spec, schedule.world
     sizes = planner.family.sizes_of(Path(spec.policy.model_name_or_path)).vision
     share = spec.engine.share_video_prefix
@@ -145,7 +143,7 @@ def open_dataloader(
 def open_feature_cache(
     schedule: Schedule, planner: Planner, frames: FrameCache | None
 ) -> Iterator[FeatureCache | None]:
-    """The cache of vision features that the spec asks for; None, with a note that says why, where it cannot be."""
+    """The vision feature cache of the spec; None, with a note that gives the reason, if it is unavailable."""
     spec, world = schedule.spec, schedule.world
     if not spec.engine.keep_features:
         yield None
@@ -177,8 +175,8 @@ def _steps(schedule: Schedule, batches: Iterator[LoadedBatch], first: int) -> It
 
 
 def choose_calls(schedule: Schedule, collator: Collator) -> Calls:
-    """The shapes that attention will be called with, where cuDNN computes it. If the first steps have too many shapes,
-    the collator keeps them few: runs of equal segments are cut then, which costs a copy of what attention gives."""
+    """The attention shapes to warm up, if cuDNN computes attention. If the first steps have too many shapes, the
+    collator bounds their number: it splits runs of equal segments, which costs a copy of the attention output."""
     if schedule.world.device.type != "cuda" or schedule.spec.train.param_dtype != "bfloat16":
         return [], []
     calls = attention_calls(schedule, collator)
@@ -189,7 +187,7 @@ def choose_calls(schedule: Schedule, collator: Collator) -> Calls:
 
 
 def attention_calls(schedule: Schedule, collator: Collator) -> Calls:
-    """The shapes of this rank's first steps, commonest first."""
+    """The attention shapes of this rank's first steps, most common first."""
     decoder, vision = Counter[Call](), Counter[Call]()
     samples = schedule.data.train
     for step in range(min(schedule.total, MOST_STEPS)):

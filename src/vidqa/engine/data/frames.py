@@ -33,7 +33,7 @@ CacheLookup = Callable[[MediaRef, FramePlan], Any]
 
 @contextmanager
 def open_frames(engine: DecodeEngine, workers: int) -> Iterator[FrameSource]:
-    """A FrameSource by the spec's [engine] table, with its frame cache."""
+    """Open a FrameSource with its frame cache, by the spec's [engine] table."""
     cache = None
     if engine.frame_cache_gb:
         folder = Path(engine.frame_cache_dir) if engine.frame_cache_dir else cache_folder() / "frames"
@@ -43,7 +43,7 @@ def open_frames(engine: DecodeEngine, workers: int) -> Iterator[FrameSource]:
 
 
 def request_of(ref: MediaRef, plan: FramePlan) -> DecodeRequest:
-    """The frames of a medium as planned."""
+    """The decode request for the planned frames of a medium."""
     return DecodeRequest(ref.path, ref.member, ref.kind, plan.indices, plan.height, plan.width)
 
 
@@ -57,11 +57,11 @@ class _Pending:
 
 
 class FrameSource:
-    """`request` starts decoding what is not cached; `collect` waits for it.
+    """The source of decoded frames: `request` starts decoding media that are not cached; `collect` waits for them.
 
     A medium is decoded once, for this process and for all others that share the cache. The worker writes decoded frames
-    into the cache, and this process maps them: frames that wait cost it no memory. Without a cache they come through
-    the worker's pipe and are held.
+    into the cache, and this process maps them: waiting frames take none of its memory. Without a cache they come
+    through the worker's pipe and are held in memory.
     """
 
     def __init__(self, workers: int, timeout_s: float, cache: FrameCache | None) -> None:
@@ -76,8 +76,8 @@ class FrameSource:
             self._waiting.start()
 
     def request(self, samples: Sequence[Sample], lookup: CacheLookup | None = None) -> list[list[Any]]:
-        """A ticket for `collect`: per sample and medium its frames, or what will give them. What `lookup` has of a
-        medium comes instead of frames."""
+        """Request frames. Returns a ticket for `collect`: per sample and medium its frames or a future of them. A
+        result of `lookup` for a medium replaces its frames."""
         return [
             [
                 (lookup and lookup(ref, plan)) or self._start(ref, plan)
@@ -87,18 +87,18 @@ class FrameSource:
         ]
 
     def has(self, ticket: list[list[Any]]) -> bool:
-        """Whether `collect` would not have to wait."""
+        """Whether `collect` would return without waiting."""
         return all(item.done() for media in ticket for item in media if isinstance(item, Future))
 
     def collect(self, ticket: list[list[Any]]) -> tuple[list[list], list[Problem]]:
-        """uint8 [n, 3, h, w] per sample and medium, None where decoding failed, and the problems."""
+        """Wait for frames: uint8 [n, 3, h, w] per sample and medium, None if decoding failed, and the problems."""
         results = [[item.result() if isinstance(item, Future) else item for item in media] for media in ticket]
         problems = [item for media in results for item in media if isinstance(item, Problem)]
         return [[None if isinstance(item, Problem) else item for item in media] for media in results], problems
 
     def frames(self, ticket: list[list[Any]]) -> list[np.ndarray]:
-        """The frames of one sample, uint8 [n, 3, h, w] of each medium. Empties the ticket: whoever still holds it does
-        not hold them. Raises the problems of media that cannot be decoded."""
+        """The frames of one sample, uint8 [n, 3, h, w] per medium. Empties the ticket, so that a caller who keeps it
+        does not keep the frames. Raises the problems of media that cannot be decoded."""
         (frames,), problems = self.collect(ticket)
         ticket.clear()
         if problems:
@@ -135,7 +135,7 @@ class FrameSource:
         future.add_done_callback(partial(self._decoded, pending, store_at))
 
     def _admit(self, pending: _Pending) -> bool:
-        """Whether a free worker should decode it: not if another process decodes it now or has just done so."""
+        """Whether a free worker should decode it: not if another process is decoding it or has just done so."""
         assert self.cache
         if not self._claims.take(pending.key):
             self._waiting.add(pending.key, partial(self._claimed, pending))
@@ -147,7 +147,7 @@ class FrameSource:
         return True
 
     def _claimed(self, pending: _Pending) -> None:
-        """Another process has ended its attempt: with frames, with a problem, or by dying."""
+        """Continue after another process has ended its attempt: with frames, with a problem, or by dying."""
         assert self.cache
         result: Decoded | None = self.cache.get(pending.key)
         if result is None:
@@ -158,21 +158,21 @@ class FrameSource:
             self._settle(pending, result)
 
     def _decoded(self, pending: _Pending, store_at: str, future: Future) -> None:
-        """A worker has answered; runs in a thread of the pool."""
+        """Handle a worker's result; runs in a thread of the pool."""
         if future.cancelled():  # not admitted, or the pool is closed
             return
         try:
             self._settle(pending, self._taken_in(pending, store_at, future.result()))
-        except Exception as failed:  # noqa: BLE001  raised where the frames are collected
+        except Exception as failed:  # noqa: BLE001  raised again by `collect`
             self._end(pending, partial(pending.answer.set_exception, failed))
 
     def _taken_in(self, pending: _Pending, store_at: str, result: Decoded | FramesFile) -> Decoded:
-        """A worker's result, with its frames put into the cache."""
+        """Put the frames of a worker's result into the cache and return them, or return its problem."""
         warning = None
         if isinstance(result, FramesFile):
             assert self.cache
             result, warning = self.cache.adopt(pending.key, Path(result.path))
-        elif store_at:  # a worker that was cut off may have left a part
+        elif store_at:  # a worker that was killed may have left a partial file
             assert self.cache
             with suppress(OSError):
                 remove(Path(store_at), owner=self.cache.folder)
@@ -189,7 +189,7 @@ class FrameSource:
         self._end(pending, partial(pending.answer.set_result, result), failed)
 
     def _end(self, pending: _Pending, answer: Callable[[], object], failed: Problem | None = None) -> None:
-        """Answer all waiters: those of this process by the future, other processes by the claim."""
+        """Answer all waiters: in this process by the future, in other processes by the claim."""
         if self.cache and pending.key:
             self._claims.release(pending.key, failed)
         answer()

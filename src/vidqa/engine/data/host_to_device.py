@@ -1,8 +1,8 @@
-"""Sends batches to the GPU: all tensors in one pinned area, one copy on a separate stream.
+"""Copy batches to the GPU: all tensors in one pinned buffer, one copy on a separate stream.
 
-The step that computes never waits for a copy, nor the copy for the step: two pinned areas take turns, so that one is
-filled while the other is being copied, and the host waits only, in the loader's thread, for an area to be free again.
-On a CPU the same code gathers a batch into one area of ordinary memory.
+The computing step never waits for a copy, nor the copy for the step: two pinned buffers alternate, so that one is
+filled while the other is copied, and the host waits only, in the loader's thread, until a buffer is free again.
+On a CPU the same code gathers a batch into one buffer of pageable memory.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 
 import torch
 
-ALIGN = 256  # bytes; every tensor of an area starts at a multiple
-ROOM = 1.25  # growth factor of a pinned area, so that it grows seldom
+ALIGN = 256  # bytes; the alignment of every tensor in a buffer
+ROOM = 1.25  # growth factor of a pinned buffer, so that it grows seldom
 
 
 @dataclass(frozen=True)
 class SentBatch:
-    """A batch whose bytes may still be on their way into `area`; `copied` is None on a CPU."""
+    """A batch whose copy into `area` may still be in flight; `copied` is None on a CPU."""
 
     value: Any
     area: torch.Tensor
     copied: torch.cuda.Event | None
 
     def received(self) -> Any:
-        """The batch, for work that the caller queues on its current stream from now on."""
+        """The batch, for work queued on the caller's current stream from now on."""
         if self.copied is not None:
             stream = torch.cuda.current_stream(self.area.device)
             stream.wait_event(self.copied)
@@ -35,7 +35,7 @@ class SentBatch:
 
 
 class BatchSender:
-    """Sends batches to one device. `send` is called by one thread, `received` by another."""
+    """Copies batches to one device. One thread calls `send`, another `received`."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -45,7 +45,7 @@ class BatchSender:
             self._pinned = [_Pinned(), _Pinned()]
 
     def send(self, value: Any) -> SentBatch:
-        """`value` is a dataclass of CPU tensors, at any depth; they may change as soon as this returns."""
+        """Copy `value`, a dataclass of CPU tensors at any depth; they may change once this returns."""
         tensors = _tensors(value)
         places, size = _layout(tensors)
         if not self._pinned:
@@ -71,7 +71,7 @@ class _Pinned:
         self.copied: torch.cuda.Event | None = None
 
     def free(self, size: int) -> torch.Tensor:
-        """The area, of at least `size` bytes, once nothing is copied from it any more."""
+        """Wait for the last copy to end, then return the buffer, of at least `size` bytes."""
         if self.copied is not None:
             self.copied.synchronize()
         if len(self.area) < size:
@@ -104,7 +104,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _layout(tensors: list[torch.Tensor]) -> tuple[list[int], int]:
-    """The offset of each tensor in an area, and the size of the area, in bytes."""
+    """The byte offset of each tensor in a buffer, and the size of the buffer in bytes."""
     places, size = [], 0
     for tensor in tensors:
         places.append(size)
@@ -118,7 +118,7 @@ def _gather(tensors: list[torch.Tensor], places: list[int], area: torch.Tensor) 
 
 
 def _spread(value: Any, places: list[int], area: torch.Tensor) -> Any:
-    """`value` with every tensor replaced by its copy in the area."""
+    """A copy of `value` with every tensor replaced by its view of the buffer."""
     starts = iter(places)
     return mapped(value, lambda tensor: _view(area, next(starts), tensor))
 

@@ -1,4 +1,4 @@
-"""The row of every token of a pack: samples side by side, shared prefixes once, suffixes behind them."""
+"""The row of every token of a pack: samples side by side, each shared prefix once, suffixes behind them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from vidqa.planning.samples import Sample
 
 @dataclass(frozen=True)
 class Layout:
-    """`units` are places in the given samples, longest first; `rows[i]` is int64 [S], the row of the pack for each
-    token of sample i. `total` counts rows, padding among them."""
+    """The layout of a pack. `units` are indices of the samples, longest first; `rows[i]` is int64 [S], the row of each
+    token of sample i. `total` counts rows, including padding."""
 
     units: tuple[PrefixGroup, ...]
     rows: tuple[np.ndarray, ...]
@@ -26,13 +26,13 @@ class Layout:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """The samples in the order of their units."""
+        """The sample indices in the order of their units."""
         return tuple(number for unit in self.units for number in unit)
 
 
 def prefixes_of(samples: Sequence[Sample], padded: Callable[[int], int], *, share: bool) -> dict[PrefixGroup, int]:
-    """The units of a pack in their order, and how many tokens of each stand among the segments: all of a single sample,
-    the prefix of samples that share one."""
+    """The units of a pack in their order, and the number of tokens of each among the segments: all tokens of a single
+    sample, the prefix of samples that share one."""
     numbers = range(len(samples))
     units = prefix_groups(numbers, samples) if share else [(number,) for number in numbers]
     prefixes = {unit: samples[unit[0]].length if len(unit) == 1 else samples[unit[0]].prefix for unit in units}
@@ -40,7 +40,7 @@ def prefixes_of(samples: Sequence[Sample], padded: Callable[[int], int], *, shar
 
 
 def prefix_lengths(prefixes: Mapping[PrefixGroup, int], padded: Callable[[int], int]) -> list[int]:
-    """The rows that each prefix takes; an empty pack has one."""
+    """The number of rows of each prefix; an empty pack has one prefix."""
     return [padded(prefix) for prefix in prefixes.values()] or [padded(1)]
 
 
@@ -52,8 +52,8 @@ def lay_out(
     count_bits: int | None = None,
     ranks: int = 1,
 ) -> Layout:
-    """A layout of one pack. With `share`, samples of one prefix keep it once; `count_bits` as in `segments_of`. `ranks`
-    divides its rows: padding at the end sees itself, as a suffix of nothing."""
+    """Lay out one pack. With `share`, samples with a common prefix store it once; `count_bits` as in `segments_of`. The
+    number of rows is a multiple of `ranks`: padding at the end is a suffix without a prefix, which sees only itself."""
     prefixes = prefixes_of(samples, padded, share=share)
     units = list(prefixes)
     lengths = prefix_lengths(prefixes, padded)

@@ -1,4 +1,4 @@
-"""The samples of a run: planned, the same on every rank, summarised in plan.json; and those that fail while it runs."""
+"""The samples of a run: planned, equal on every rank, summarised in plan.json; and samples that fail during the run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 
 @dataclass(frozen=True)
 class Prepared:
-    """The samples of a run. `quarantined` are problems of samples that were left out."""
+    """The samples of a run. `quarantined` are the problems of excluded samples."""
 
     train: Sequence[Sample]
     validation: Sequence[Sample]
@@ -48,7 +48,7 @@ class Prepared:
 
 
 def prepare_training(spec: TrainSpec, planner: Planner, world: World, run: RunFolder) -> Prepared:
-    """The samples of a TrainSpec. Raises the problems of bad samples where they fail the run."""
+    """The samples of a TrainSpec. Raises the problems of bad samples if they fail the run."""
     plan = shared_plan(spec, planner, world, run)
     for problem in pair_problems(spec, {name: part.records for name, part in plan.sets.items()}):
         if problem.severity == "error":
@@ -64,8 +64,8 @@ def prepare_training(spec: TrainSpec, planner: Planner, world: World, run: RunFo
 
 
 def prepare_questions(spec: GrpoSpec, planner: Planner, world: World, run: RunFolder) -> Prepared:
-    """The questions of a GrpoSpec. Raises the problems of bad samples where they fail the run, and of references that
-    no completion can meet."""
+    """The questions of a GrpoSpec. Raises the problems of bad samples if they fail the run, and the problems of
+    reference answers that no completion can match."""
     plan = shared_plan(spec, planner, world, run)
     chosen, problems = fitting(spec, plan.sets["train"])
     held, more = fitting(spec, plan.sets["validation"]) if "validation" in plan.sets else ([], [])
@@ -78,7 +78,7 @@ def prepare_questions(spec: GrpoSpec, planner: Planner, world: World, run: RunFo
 
 
 def check_steps(spec: TrainSpec, data: Prepared) -> None:
-    """Raises the problems that a TrainSpec has with its samples: a step that they do not fill, a pack too small."""
+    """Raise the problems of a TrainSpec with its samples: too few samples for a step, too small a pack."""
     facts = DataFacts(len(data.train), len(data.validation), max_tokens(data.train))
     raise_errors(check_with_data(spec, facts))
 
@@ -86,8 +86,7 @@ def check_steps(spec: TrainSpec, data: Prepared) -> None:
 def prepare_evaluation(
     spec: EvaluateSpec, planner: Planner, world: World, run: RunFolder
 ) -> tuple[Sequence[Record], Sequence[Sample], list[Problem]]:
-    """Every record to evaluate, the usable samples, and the problems of the others. Raises as
-    `prepare_training`."""
+    """All records to evaluate, the usable samples, and the problems of the others. Raises like `prepare_training`."""
     planned = shared_plan(spec, planner, world, run).sets["evaluation"]
     samples, problems = fitting(spec, planned)
     if not samples:
@@ -96,14 +95,14 @@ def prepare_evaluation(
 
 
 def shared_plan(spec: Spec, planner: Planner, world: World, run: RunFolder) -> Plan:
-    """The plan of a run, on every rank: the stored one if it is valid. Else rank 0 reads, probes and plans, and stores
-    the plan for the next attempt."""
+    """The plan of a run, on every rank: the stored one if it is valid. Otherwise rank 0 reads, probes and plans, and
+    stores the plan for the next attempt."""
     plan = world.on_main(lambda: _stored_or_made(spec, planner, run.path / PLAN))
     return plan if isinstance(plan, Plan) else plan_cache.decode(plan)
 
 
 def _stored_or_made(spec: Spec, planner: Planner, place: Path) -> Any:
-    """The encoded plan, which is fast to share; the plan itself if a file name is not valid UTF-8."""
+    """The encoded plan, which is fast to broadcast; the plan itself if a file name is not valid UTF-8."""
     inputs = plan_cache.plan_inputs(spec, planner)  # first: a change while records are read must make the plan stale
     try:
         if (stored := plan_cache.read(place, inputs)) is not None:
@@ -124,8 +123,8 @@ def _stored_or_made(spec: Spec, planner: Planner, place: Path) -> Any:
 
 
 def fitting(spec: Spec, planned: PlannedSet) -> tuple[Sequence[Sample], list[Problem]]:
-    """The samples of a set that are short enough, and the problems of the others. With on_bad_sample
-    "fail" any problem is raised."""
+    """The samples of a set that are short enough, and the problems of the others. Raises all problems if on_bad_sample
+    is "fail"."""
     longest = _longest(spec)
     problems = [*planned.problems, *(sample.too_long(longest) for sample in too_long(planned.samples, longest))]
     if problems and not leaves_out_bad_samples(spec):
@@ -140,7 +139,7 @@ def _longest(spec: Spec) -> int:
 
 
 def write_plan(run: RunFolder, prepared: Prepared, facts: dict[str, Any]) -> None:
-    """Write plan.json: samples, tokens, steps, and left out samples."""
+    """Write plan.json: samples, tokens, steps, and excluded samples."""
     plan = {
         "schema_version": 1,
         "train_samples": len(prepared.train),
@@ -156,17 +155,17 @@ def write_plan(run: RunFolder, prepared: Prepared, facts: dict[str, Any]) -> Non
 
 
 class BadSamples:
-    """Every rank calls `report` at the same places. With on_bad_sample "fail" it ends the run on all of them; with
-    "quarantine" the samples are left out and named in the log and in quarantine.json. A problem of the machine ends the
-    run either way, under its own code; so does a decode timeout where ranks share a pack, since the other ranks may
-    have learned from that video."""
+    """Collects bad samples; every rank calls `report` at the same places. With on_bad_sample "fail" a bad sample ends
+    the run on all ranks; with "quarantine" it is excluded and named in the log and in quarantine.json. A problem of the
+    machine always ends the run, under its own code; so does a decode timeout if ranks share a pack, since the other
+    ranks may have learned from that video."""
 
     def __init__(self, run: RunFolder, world: World, on_bad_sample: str) -> None:
         self.run, self.world, self.fails = run, world, on_bad_sample == "fail"
         self.reported: dict[Problem, None] = {}
 
     def report(self, own: Sequence[Problem]) -> None:
-        """Gather this rank's problems with the others'. Raises ENGINE_BAD_SAMPLE, MEDIA_DECODER_KILLED."""
+        """Gather the problems of all ranks. Raises ENGINE_BAD_SAMPLE, MEDIA_DECODER_KILLED."""
         everyone = [problem for problems in self.world.gather(list(own)) for problem in problems]
         new = [problem for problem in dict.fromkeys(everyone) if problem not in self.reported]
         met_alone = self.world.context.size > 1 and any(problem.code == VIDEO_DECODE_TIMEOUT.name for problem in new)
@@ -179,7 +178,7 @@ class BadSamples:
 
 
 def end_if_bad(problems: Sequence[Problem], *, fails: bool) -> None:
-    """Raises problems of the machine as they are; if a bad sample `fails` the run, the others as ENGINE_BAD_SAMPLE."""
+    """Raise problems of the machine unchanged; if a bad sample `fails` the run, the others as ENGINE_BAD_SAMPLE."""
     outside = [problem for problem in problems if problem.exit_code != Exit.INPUT]
     if outside:
         raise ProblemError(outside)

@@ -1,7 +1,7 @@
-"""Batches ahead of time: decoding runs far ahead of the model, collating and copying a little.
+"""Prefetching of batches: decoding runs far ahead of the model, collating and copying a little.
 
-Both are bounded by bytes and not by counts: short clips are asked for many steps ahead, so that decode workers stay
-busy across steps, and long ones do not fill the memory.
+Both are bounded by bytes, not by counts: short clips are requested many steps ahead, so that decode workers stay
+busy across steps, and long clips do not fill the memory.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.data.host_to_device import BatchSender, SentBatch
 from vidqa.planning.samples import Sample
 
-DECODE_AHEAD = 1 << 30  # bytes of frames that are asked for and not yet collated
-READY_AHEAD = 256 << 20  # bytes of finished batches that wait for the model; one may always wait
-# Packs of little or nothing count as this much, so that the window is never more than some packs and some maps.
+DECODE_AHEAD = 1 << 30  # bytes of frames that are requested and not yet collated
+READY_AHEAD = 256 << 20  # bytes of finished batches that wait for the model; one batch is always allowed
+# Minimum size of a pack and of a medium in the window, which bounds the number of packs and of mapped files.
 PACK_AT_LEAST = DECODE_AHEAD // 64
 MEDIUM_AT_LEAST = DECODE_AHEAD // 4096
 
 
 @dataclass(frozen=True)
 class LoadedBatch:
-    """One micro-step's batch and what could not be decoded for it."""
+    """The batch of one micro-step and the problems of media that could not be decoded for it."""
 
     batch: Batch
     problems: list[Problem]
@@ -47,10 +47,10 @@ class _Requested:
 
 
 class Prefetcher:
-    """Turns a stream of packs (sample numbers) into batches on `device`. Use as an iterator inside `with`.
+    """An iterator, used inside `with`, that turns a stream of packs (sample numbers) into batches on `device`.
 
-    One thread does it: collating a pack takes some milliseconds, decoding happens in other processes. Media whose
-    `features` are kept are not decoded.
+    It runs in one thread: collating a pack takes some milliseconds, decoding runs in other processes. Media with
+    cached `features` are not decoded.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Prefetcher:
                 if not self._ready.put((sent, problems), sent.area.nbytes):
                     return
             self._ready.put(None, 0)
-        except BaseException as failed:  # noqa: BLE001  handed to the thread that trains, which raises it
+        except BaseException as failed:  # noqa: BLE001  raised again in the training thread
             self._ready.put(failed, 0)
 
     def _load(self) -> Iterator[tuple[SentBatch, list[Problem]]]:
@@ -98,7 +98,7 @@ class Prefetcher:
         for pack in self._packs:
             requested.append(self._ask(pack))
             ahead += requested[-1].size
-            # A model that waits gets what is there; otherwise the window is filled first.
+            # If the model is waiting, collate the next pack as soon as it is decoded; otherwise fill the window first.
             while ahead > DECODE_AHEAD or (
                 requested and self._ready.is_empty() and self._source.has(requested[0].ticket)
             ):
@@ -117,7 +117,7 @@ class Prefetcher:
         return self._staging.send(self._batch(requested, frames)), problems
 
     def _batch(self, requested: _Requested, frames: list[list]) -> Batch:
-        """Features that were written since frames were asked for are read instead."""
+        """Collate a pack. Features that were cached after the request replace its frames."""
         if self._features:
             frames = [
                 [
@@ -130,14 +130,14 @@ class Prefetcher:
 
 
 def frame_bytes(samples: Sequence[Sample]) -> int:
-    """Bytes of a pack in the decode window; several questions about one video share its frames."""
+    """The size in bytes of a pack in the decode window; several questions about one video share its frames."""
     plans = {ref.view: plan for sample in samples for ref, plan in zip(sample.record.media, sample.plans, strict=True)}
     size = sum(max(MEDIUM_AT_LEAST, 3 * len(plan.indices) * plan.height * plan.width) for plan in plans.values())
     return max(PACK_AT_LEAST, size)
 
 
 class BoundedQueue:
-    """A queue between two threads, bounded by the bytes that its items are said to have."""
+    """A queue between two threads, bounded by the sum of the sizes that are passed with its items."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -147,7 +147,7 @@ class BoundedQueue:
         self._changed = threading.Condition()
 
     def put(self, item: Any, size: int) -> bool:
-        """Waits for room, which an empty queue always has. False where the queue is closed: nobody wants the item."""
+        """Wait for room (an empty queue always has room) and add the item. Returns False if the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not self._items or self._held + size <= self.limit)
             if self._closed:
@@ -158,7 +158,7 @@ class BoundedQueue:
         return True
 
     def get(self) -> Any:
-        """The oldest item; waits for one."""
+        """Wait for an item, and remove and return the oldest."""
         with self._changed:
             self._changed.wait_for(lambda: self._items)
             item, size = self._items.popleft()
@@ -170,7 +170,7 @@ class BoundedQueue:
         return not self._items
 
     def close(self) -> None:
-        """Drop all items, and release a thread that waits to put one in."""
+        """Drop all items, and release a thread that waits in `put`."""
         with self._changed:
             self._closed = True
             self._items.clear()

@@ -1,4 +1,4 @@
-"""Qwen3-VL: a vision tower with a trained table of positions, whose features also enter the decoder's first layers.
+"""Qwen3-VL: a vision tower with learned position embeddings, whose features also enter the decoder's first layers.
 
 Shape letters: T tokens of a pack, P patches, V vision tokens, D width.
 """
@@ -28,18 +28,18 @@ class FrameIndex:
     """Indices of a pack's patches, made on the CPU."""
 
     position_2P: torch.Tensor  # int64: row and column of the patch, for rotary embedding
-    table_P4: torch.Tensor  # int64: four neighbours in the table of trained positions
+    table_P4: torch.Tensor  # int64: four neighbours in the table of learned positions
     weight_P4: torch.Tensor  # float32: their bilinear weights
     segments: Segments  # one per run of frames of one size
 
 
 @lru_cache(maxsize=256)
 def _frame_index(rows: int, columns: int, side: int, merge: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Position [2, p], table [p, 4] and weights [p, 4] of one frame's patches in merge-block order."""
+    """Position [2, p], table indices [p, 4] and weights [p, 4] of one frame's patches in merge-block order."""
     order = qwen_vl.merge_order(rows, columns, merge)
     low, high, share = [], [], []
     for position, count in zip(order, (rows, columns), strict=True):
-        # The table is stretched over the frame corner to corner, as align_corners interpolation does.
+        # The table is stretched over the frame corner to corner, like interpolation with align_corners.
         exact = position.astype(np.float32) * np.float32((side - 1) / max(count - 1, 1))
         floor = exact.astype(np.int64)
         low.append(floor)
@@ -52,7 +52,7 @@ def _frame_index(rows: int, columns: int, side: int, merge: int) -> tuple[np.nda
 
 
 def vision_segments(grids: Sequence[Grid], sizes: VisionSizes, count_bits: int | None = None) -> Segments:
-    """The frames of a pack's media, each a segment of its own for attention."""
+    """The attention segments of a pack's media, one per frame."""
     return segments_of((h * w for t, h, w in grids for _ in range(t)), count_bits=count_bits)
 
 
@@ -74,7 +74,7 @@ def vision_index(grids: Sequence[Grid], sizes: VisionSizes, count_bits: int | No
 def vision_tower(
     visual: Any, patches_PC: torch.Tensor, index: FrameIndex, run: Callable[..., torch.Tensor]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """See `qwen_vl.Parts`; there is one level more for each of the blocks that are tapped."""
+    """The tower of `qwen_vl.Parts`, with one more level of features for each block in `deepstack_visual_indexes`."""
     hidden = qwen_vl.embedded(visual, patches_PC)
     hidden = hidden + (visual.pos_embed(index.table_P4) * index.weight_P4[:, :, None]).sum(1).to(hidden.dtype)
     cos, sin = qwen_vl.vision_rotation(visual, index.position_2P)
@@ -92,7 +92,7 @@ def _mlp(block: Any) -> tuple[Projection, Projection, None]:
 
 
 def text_rotation(decoder: Any, position_3T: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Interleaved multimodal rotary embedding: time, height and width take turns along the frequencies."""
+    """Interleaved multimodal rotary embedding: time, height and width alternate along the frequencies."""
     angle_3TE = position_3T[..., None].float() * decoder.rotary_emb.inv_freq.float()
     angle = angle_3TE[0].clone()
     for axis in (1, 2):

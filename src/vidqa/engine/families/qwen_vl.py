@@ -1,8 +1,8 @@
-"""Qwen2.5-VL and Qwen3-VL on packed samples: our forward over transformers' own modules and weights.
+"""Qwen2.5-VL and Qwen3-VL on packed samples: our forward pass over the modules and weights of transformers.
 
-The modules stay transformers' (same names, same state dict, exports need no conversion); only what flows between them
-is ours: one call of the vision tower per micro-step, one packed sequence through the decoder, vision features placed by
-precomputed indices, and the head on supervised tokens only. What one family alone has is its `Parts`.
+The modules are those of transformers (same names and state dict, exports need no conversion); only the data flow is
+ours: one call of the vision tower per micro-step, one packed sequence through the decoder, vision features placed by
+precomputed indices, and the head on supervised tokens only. The differences between families are in `Parts`.
 
 Shape letters: T tokens of a pack, P patches, V vision tokens, N supervised tokens, D width.
 """
@@ -44,7 +44,7 @@ class Parts(NamedTuple):
     tower(visual, patches_PC, index, run)      the merged features [V, D], and one [V, D] for each of the decoder's
                                                first layers that takes in more. `run(block, hidden, cos, sin, segments)`
                                                computes a block
-    mlp(block)                                 of a vision block: (wide, narrow, gate or None)
+    mlp(block)                                 projections of a vision block: (wide, narrow, gate or None)
     rotation(decoder, position_3T, dtype)      cosine and sine [T, E] of the decoder's rotary embedding
     """
 
@@ -54,20 +54,20 @@ class Parts(NamedTuple):
 
 
 def merge_order(rows: int, columns: int, merge: int) -> np.ndarray:
-    """Row and column int64 [2, p] of one frame's patches in merge-block order."""
+    """Row and column, int64 [2, p], of one frame's patches in merge-block order."""
     grids = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
     blocks = [grid.reshape(rows // merge, merge, columns // merge, merge).swapaxes(1, 2) for grid in grids]
     return np.stack([block.ravel() for block in blocks])
 
 
 def embedded(visual: Any, patches_PC: torch.Tensor) -> torch.Tensor:
-    """Patches [P, D] after the convolution, which is one product."""
+    """The patch embeddings [P, D]; the convolution is computed as one matrix product."""
     kernel = flattened(projection(visual.patch_embed.proj))
     return project(patches_PC.to(kernel.weight.dtype), kernel)[0]
 
 
 def vision_rotation(visual: Any, position_2P: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosine and sine float32 [P, E] of row and column side by side."""
+    """Cosine and sine, float32 [P, E], of the rotary angles of row and column, concatenated."""
     angle = position_2P[..., None].float() * visual.rotary_pos_emb.inv_freq.float()
     angle = torch.cat((angle[0], angle[1]), dim=-1).repeat(1, 2)
     return angle.cos(), angle.sin()
@@ -100,10 +100,10 @@ def vision_block(
 def _finish(
     keeping: Callable[..., Any], computing: Callable[..., Any], again: RecomputeLevel, layer: Projection
 ) -> Any:
-    """The function for what follows attention: one that keeps its activations, or one that recomputes them."""
+    """The function after attention: one that keeps its activations, or one that recomputes them."""
     if again != "linear":
         return keeping
-    # Of autograd functions inside a compiled checkpoint, torch 2.11 keeps what it should recompute.
+    # With autograd functions inside a compiled checkpoint, torch 2.11 keeps activations that it should recompute.
     return computing if layer.float8 is None else partial(checkpoint, keeping, use_reentrant=False)
 
 
@@ -151,8 +151,8 @@ def decoder_layer(
 def place_features(
     hidden_TD: torch.Tensor, features: torch.Tensor, at_V: torch.Tensor, *, add: bool = False
 ) -> torch.Tensor:
-    """Write (or add) vision features at their placeholders. A pack without media carries one feature row that stands
-    nowhere: it is added with weight zero, so that every rank runs and differentiates the same modules."""
+    """Write (or add) vision features at their placeholders. A pack without media has one feature row without a
+    placeholder: it is added with weight zero, so that every rank runs and differentiates the same modules."""
     if len(at_V) == 0:
         return hidden_TD + features.sum() * 0.0
     features = features.to(hidden_TD.dtype)
@@ -160,9 +160,9 @@ def place_features(
 
 
 class PackedQwenVL:
-    """The forward of one model over packed batches: `forward(batch)`.
+    """The forward pass of one model over packed batches: `forward(batch)`.
 
-    `recompute` says how much of each unit backward recomputes; `compile` fuses the dense parts of every layer;
+    `recompute` sets how much of each unit is recomputed in backward; `compile` fuses the dense parts of every layer;
     ranks of a `context` share each pack."""
 
     def __init__(
@@ -208,7 +208,7 @@ class PackedQwenVL:
         return self._unit(partial(vision_block, self.parts, self.dense), block, *inputs)
 
     def _unit(self, function: Callable[..., torch.Tensor], unit: nn.Module, *inputs: Any) -> torch.Tensor:
-        """`function` of a vision block or decoder layer, keeping what its level of recomputation says."""
+        """Run `function` of a vision block or decoder layer with the unit's level of recomputation."""
         again = self.again[unit]
         if again == "layer":
             return in_unit(unit, partial(checkpoint, function, use_reentrant=False), *inputs)
@@ -224,7 +224,7 @@ def attention_heads(config: Any) -> tuple[Heads, Heads]:
 
 @torch.no_grad()
 def vision_features(parts: Parts, model: Any, patches_PC: torch.Tensor, index: Any) -> torch.Tensor:
-    """The merged features [V, D] of media, by a stock model."""
+    """The merged features [V, D] of media, computed by a stock model."""
     return parts.tower(model.model.visual, patches_PC, index, partial(vision_block, parts, EAGER))[0]
 
 
@@ -235,14 +235,14 @@ def cached_forward(parts: Parts, model: Any) -> Any:
 
 
 class _Captured(Exception):
-    """Ends a forward where the decoder would begin."""
+    """Raised to end a forward pass before the decoder."""
 
 
 @torch.no_grad()
 def decoder_inputs(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Inputs of a stock model's decoder for one sample: embeddings [1, S, D] and positions [3, 1, S]; where the
-    family adds vision features inside of the decoder, their places bool [1, S] and a tensor [V, D] for each level. A
-    sample without media has no places and V = 0, so that all samples have the same names and ranks."""
+    """Inputs of a stock model's decoder for one sample: embeddings [1, S, D] and positions [3, 1, S]; if the family
+    adds vision features inside the decoder, also their mask, bool [1, S], and a tensor [V, D] for each level. A sample
+    without media has an empty mask and V = 0, so that all samples have the same names and ranks."""
     inputs_seen: dict[str, Any] = {}
 
     def capture(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
@@ -283,7 +283,7 @@ def never_drawn(config: Any, vocabulary: int) -> tuple[int, ...]:
 
 
 def family_parts(parts: Parts) -> dict[str, Any]:
-    """The fields of a `TorchFamily` that both families have alike."""
+    """The fields of a `TorchFamily` that are equal in both families."""
     return {
         "refusal": refusal,
         "embeddings": "model.language_model.embed_tokens.weight",

@@ -1,8 +1,8 @@
 """The dense parts of the layers of Qwen2.5-VL and Qwen3-VL: everything before attention, and everything after it.
 
-Attention stands between two of these functions and outside of them, so that each is one graph with one dynamic size
+Attention runs between two of these functions, not inside them, so that each is one graph with one dynamic size
 (the tokens of a pack) and no data-dependent shape. torch.compile then fuses norms, rotations, activations and residual
-sums, keeps only what backward cannot cheaply recompute, and compiles each function once for all layers.
+sums, saves only tensors that are expensive to recompute, and compiles each function once for all layers.
 
 Shape letters: T tokens (or patches) of a pack, D width, H heads, K key heads, E values per head.
 """
@@ -29,7 +29,7 @@ from vidqa.engine.model.layers import (
     rotate,
 )
 
-ALIGNED = 16  # numbers of a row, or a multiple: matrix products read 8 at a time in bf16, 16 in 8-bit floats
+ALIGNED = 16  # elements: row lengths are multiples, since matrix products read 8 at a time in bf16, 16 in 8-bit floats
 
 
 class DecoderInput(NamedTuple):
@@ -45,7 +45,7 @@ class DecoderInput(NamedTuple):
 def before_decoder_attention(
     hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor, weights: DecoderInput
 ):
-    """Query [T, H, E], key and value [T, K, E], normed where heads have norms, and rotated."""
+    """Query [T, H, E], key and value [T, K, E], after rotation and, if the family has them, head norms."""
     products = project(root_mean_square_norm(hidden_TD, weights.norm), weights.query, weights.key, weights.value)
     query, key, value = (part.unflatten(-1, (-1, weights.width)) for part in products)
     query = query if weights.query_norm is None else root_mean_square_norm(query, weights.query_norm)
@@ -64,7 +64,7 @@ class DecoderOutput(NamedTuple):
 def after_decoder_attention(
     hidden_TD: torch.Tensor, attended_TD: torch.Tensor, weights: DecoderOutput, *, plainly: bool = False
 ) -> torch.Tensor:
-    """The layer's output from its input and what attention gave."""
+    """The layer's output from its input and the attention output."""
     hidden_TD = hidden_TD + project(attended_TD, weights.output, plainly=plainly)[0]
     gate, up = project(root_mean_square_norm(hidden_TD, weights.norm), weights.gate, weights.up, plainly=plainly)
     return hidden_TD + project(F.silu(gate) * up, weights.down, plainly=plainly)[0]
@@ -83,7 +83,7 @@ def before_vision_attention(hidden_TD: torch.Tensor, cos_TE: torch.Tensor, sin_T
 
 
 class VisionOutput(NamedTuple):
-    """`gate` is that of a gated MLP; one without it has GELU."""
+    """Weights of a vision block after attention. `gate` is that of a gated MLP; an MLP without it uses GELU."""
 
     output: Projection
     norm: Norm
@@ -93,15 +93,15 @@ class VisionOutput(NamedTuple):
 
 
 def aligned(gate: Projection, wide: Projection, narrow: Projection) -> tuple[Projection, Projection, Projection]:
-    """The same gated MLP, zeros behind its inner width up to a multiple of ALIGNED. Matrix products in bf16 read 16
-    bytes at a time: with the 3,420 numbers of Qwen2.5-VL a block takes half as long again, or twice as long if it is
-    not compiled."""
+    """The same gated MLP with its inner width zero-padded to a multiple of ALIGNED. Matrix products in bf16 read 16
+    bytes at a time: with the inner width 3,420 of Qwen2.5-VL a block takes 1.5 times as long, or 3 times as long if it
+    is not compiled."""
     more = -len(wide.weight) % ALIGNED
     return (_longer(gate, more), _longer(wide, more), _wider(narrow, more)) if more else (gate, wide, narrow)
 
 
 def _longer(layer: Projection, more: int) -> Projection:
-    """With so many more outputs, which are zero."""
+    """Append `more` outputs, which are zero."""
     weight, bias, adapter = F.pad(layer.weight, (0, 0, 0, more)), layer.bias, layer.adapter
     return layer._replace(
         weight=weight,
@@ -111,7 +111,7 @@ def _longer(layer: Projection, more: int) -> Projection:
 
 
 def _wider(layer: Projection, more: int) -> Projection:
-    """With so many more inputs, which do not count."""
+    """Append `more` inputs, whose weights are zero."""
     adapter = layer.adapter and layer.adapter._replace(down=F.pad(layer.adapter.down, (0, more)))
     return layer._replace(weight=F.pad(layer.weight, (0, more)), adapter=adapter)
 
@@ -133,7 +133,7 @@ def after_vision_attention(
 
 
 def after_decoder_attention_again(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, weights: DecoderOutput) -> Any:
-    """The same, keeping for backward its inputs alone."""
+    """`after_decoder_attention` with its activations recomputed in backward: only the inputs are saved."""
     return checkpoint(after_decoder_attention, hidden_TD, attended_TD, weights, plainly=True, use_reentrant=False)
 
 
@@ -142,8 +142,8 @@ def after_vision_attention_again(hidden_TD: torch.Tensor, attended_TD: torch.Ten
 
 
 class Dense(NamedTuple):
-    """The functions of a layer, eager or compiled. Those ending in `again` are recomputed in backward; compiled,
-    they leave out then what no gradient needs."""
+    """The functions of a layer, eager or compiled. Those ending in `again` are recomputed in backward; compiled, the
+    recomputation omits results that no gradient needs."""
 
     before_decoder: Callable[..., Any] = before_decoder_attention
     after_decoder: Callable[..., Any] = after_decoder_attention
@@ -158,7 +158,7 @@ EAGER = Dense()
 
 @cache
 def compiled() -> Dense:
-    """The same functions through torch.compile: one graph each, for any number of tokens."""
+    """The functions of `EAGER` under torch.compile: one graph each, for any number of tokens."""
     from vidqa.engine.torch_private import any_length, prepare_compiler  # the compiler takes seconds to import
 
     prepare_compiler()

@@ -37,8 +37,8 @@ from vidqa.planning.adapters import adapter_name, adapter_problems, base_problem
 from vidqa.planning.budget.activation_checkpointing import Recompute
 from vidqa.spec import check_with_heads
 
-SEEDS = 2**64  # of a generator of PyTorch: a seed of a spec may be any number, such as a time
-# What transformers raises for values that a configuration cannot have.
+SEEDS = 2**64  # seeds of a PyTorch generator; a seed of a spec may be any integer, such as a timestamp
+# Exceptions that transformers raises for invalid values in config.json.
 BY_A_CONFIG = (
     OSError,
     ValueError,
@@ -60,10 +60,10 @@ def load_sharded(
     world: World,
     recompute: Recompute,
 ) -> Iterator[Any]:
-    """The model of `folder`: `policy` and `train` are the spec's tables. Trainable parameters are kept in
-    `train.master_dtype`, frozen ones and all computation in `train.param_dtype`. `model.packed` is its forward over
-    packed batches. Inside the block it can compute, with weights that are still being read; after it, with the right
-    ones. Raises SPEC_VALUE."""
+    """Load the model of `folder`; `policy` and `train` are tables of the spec. Trainable parameters are stored in
+    `train.master_dtype`; frozen ones and all computation use `train.param_dtype`. `model.packed` is its forward pass
+    over packed batches. Inside the `with` block the model can compute while its weights are still being read; after the
+    block the weights are complete. Raises SPEC_VALUE."""
     model, device = meta_model(folder), world.device
     family = family_of(model)
     raise_errors(check_with_heads(policy, family.attention_heads(model.config)[0].keys))
@@ -74,7 +74,7 @@ def load_sharded(
     compile = train.compile and device.type == "cuda"
     model.packed = family.packed_forward(model, recompute=recompute, compile=compile, context=world.context)
     if train.fp8.enable_fp8:
-        # With a scale for each row, rounding takes more time from a vision block, whose rows are short, than it saves.
+        # With one scale per row, rounding costs more than it saves in vision blocks, whose rows are short.
         rounded = family.units if train.fp8.quant_recipe == "tensorwise" else family.decoder_units
         use_float8(rounded(model), train.fp8.quant_recipe)
     if policy.quantization:
@@ -93,8 +93,8 @@ def load_sharded(
 
 
 def load_reference(folder: Path, policy: Any, train: Any, world: World, recompute: Recompute) -> Any:
-    """The model of `folder` as `load_sharded` makes it, in the precision of computation and without an optimizer: what
-    a run began with. Its parameters require gradients as the trained ones do, so that it runs the same kernels."""
+    """Load the initial model of a run, built as in `load_sharded`, in the precision of computation and without
+    optimizer. Its parameters require gradients like the trained ones, so that it runs the same kernels."""
     model, device = meta_model(folder), world.device
     family, compute = family_of(model), DTYPES[train.param_dtype]
     for parameter in model.parameters():
@@ -109,7 +109,7 @@ def load_reference(folder: Path, policy: Any, train: Any, world: World, recomput
 
 
 def empty_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
-    """A stock model of `folder` with memory for its weights, which nobody has written yet."""
+    """A stock model of `folder` with allocated but uninitialised weights."""
     model = meta_model(folder)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
@@ -121,7 +121,7 @@ def empty_model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
 def meta_model(folder: Path) -> Any:
     require_plain_weights(folder, "parameters are taken from")
     tables = tables_of(folder)
-    tables.sizes_of(folder)  # refused here as by preflight, before transformers makes anything of it
+    tables.sizes_of(folder)  # raises as preflight does, before transformers reads the config
     try:
         config = AutoConfig.from_pretrained(folder)
     except (*BY_A_CONFIG, StrictDataclassError) as broken:
@@ -141,14 +141,14 @@ def meta_model(folder: Path) -> Any:
 
 
 def _tie_head(model: Any) -> None:
-    """A tied head is the parameter of the embeddings; taking memory gives an ordinary tensor with two names to each."""
+    """Tie the head to the embeddings again: allocation gives them separate tensors."""
     if model.config.tie_word_embeddings:
         base_module(model.get_output_embeddings()).weight = base_module(model.get_input_embeddings()).weight
 
 
 def _take_memory(model: Any, device: torch.device, *, offload: bool = False) -> None:
-    """Memory for the parameters of a meta model, not written yet, and its buffers. With `offload` FSDP's parameters are
-    in host memory that is pinned already: FSDP would pin a copy of each."""
+    """Allocate parameters and buffers of a meta model; parameters stay uninitialised. With `offload` FSDP's parameters
+    are allocated in pinned host memory: otherwise FSDP would pin a copy of each."""
     model.to_empty(device="cpu" if offload else device)
     if offload:
         _pin_shards(model, device)
@@ -171,9 +171,9 @@ def _pin_shards(model: nn.Module, device: torch.device) -> None:
 def _shard(
     model: Any, family: TorchFamily, world: World, compute: torch.dtype, reduce: torch.dtype, *, offload: bool = False
 ) -> None:
-    """One FSDP unit per vision block and decoder layer, the rest in the root. Where nothing is sharded (dp_shard_size
-    1), frozen weights stay ordinary tensors: every rank holds them whole already, and no layer gathers or copies them.
-    """
+    """Shard the model: one FSDP unit per vision block and decoder layer, the rest in the root. If nothing is sharded
+    (dp_shard_size 1), frozen weights stay ordinary tensors: every rank holds all of them, so no layer gathers or copies
+    them."""
     precision = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduce, cast_forward_inputs=False)
     place: OffloadPolicy = CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if offload else OffloadPolicy()
     left_alone = {parameter for parameter in model.parameters() if not (world.is_sharded or parameter.requires_grad)}
@@ -185,14 +185,14 @@ def _shard(
 
 
 def own_rows(model: Any, folder: Path) -> list[RowRead]:
-    """The reads of this rank's rows of every base parameter from the folder's safetensors. Raises
-    MODEL_BROKEN for a missing, unexpected or wrongly shaped tensor."""
+    """The reads of this rank's rows of every base parameter from the folder's safetensors files. Raises MODEL_BROKEN
+    for a missing, unexpected or wrongly shaped tensor."""
     files = model_tensors(folder)
     family = family_of(model)
     if model.config.tie_word_embeddings and family.embeddings in files:
-        files.setdefault(family.head, files[family.embeddings])  # for a copy of a tied head, which trains in full
+        files.setdefault(family.head, files[family.embeddings])  # for an untied copy of the head, which trains in full
     expected = {name: parameter for name, parameter in model.named_parameters() if not is_adapter(name)}
-    # A tied head is one parameter under two names; files may hold either or both.
+    # A tied head is one parameter with two names; files may contain either or both.
     named_twice = {
         base_name(name) for name, _ in model.named_parameters(remove_duplicate=False) if not is_adapter(name)
     }
@@ -219,7 +219,7 @@ def own_rows(model: Any, folder: Path) -> list[RowRead]:
 
 
 def quantized_rows(model: nn.Module, folder: Path) -> list[list[tuple[QuantizedLinear, StoredTensor]]]:
-    """The quantized layers of a model with their stored weights, one list for each decoder layer."""
+    """The quantized layers of a model with their stored weights, one list per decoder layer."""
     files: dict[str, StoredTensor] = {}
     units: dict[str, list[tuple[QuantizedLinear, StoredTensor]]] = {}
     for name, layer in quantized_layers(model):
@@ -236,8 +236,8 @@ def _read_weights(
     compute: torch.dtype,
     device: torch.device,
 ) -> None:
-    """Read ordinary weights where they lie; of quantized layers, those of one decoder layer at a time into memory that
-    the next one uses again."""
+    """Read ordinary weights in place, and those of quantized layers one decoder layer at a time into a
+    scratch buffer."""
     read_rows(rows)
     sizes = [[math.prod(layer.shape) for layer, _ in batch] for batch in batches]
     scratch = torch.empty(max(map(sum, sizes), default=0), dtype=compute, device=device)
@@ -253,7 +253,7 @@ def _read_weights(
 
 @torch.no_grad()
 def local_rows(parameter: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """This rank's rows of a parameter, and the number of the first of them."""
+    """This rank's rows of a parameter, and the index of the first."""
     if not isinstance(parameter, DTensor):
         return parameter.data, 0
     _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
@@ -261,8 +261,8 @@ def local_rows(parameter: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 def _initialise_adapters(model: nn.Module, seed: int, lora: Any) -> None:
-    """LoRA's A and B as PEFT initialises them, the same on any number of ranks: each matrix is drawn whole from a seed
-    and its position, and every rank keeps its rows."""
+    """Initialise LoRA's A and B as PEFT does, equal on any number of ranks: each whole matrix is drawn from a seed and
+    its index, and every rank keeps its rows."""
     adapters = [(name, parameter) for name, parameter in model.named_parameters() if is_adapter(name)]
     for number, (name, parameter) in enumerate(adapters):
         generator = torch.Generator().manual_seed((seed * 100_003 + number) % SEEDS)
@@ -272,8 +272,8 @@ def _initialise_adapters(model: nn.Module, seed: int, lora: Any) -> None:
 
 
 def load_adapter(model: nn.Module, folder: Path, base: Path, precision: str | None, world: World) -> None:
-    """Every rank's rows of the adapter in `folder`, in place of first values. Raises MODEL_ADAPTER_MISMATCH for one of
-    other weights than those in `base`, of other targets or of another rank, and MODEL_UNSUPPORTED for one of a base in
+    """Load this rank's rows of the adapter in `folder`, in place of initial values. Raises MODEL_ADAPTER_MISMATCH if
+    its base weights are not those of `base` or if its targets or rank differ, and MODEL_UNSUPPORTED if its base has
     another `precision`."""
     added = {name: parameter for name, parameter in model.named_parameters() if is_added(name)}
     shapes = {name: tuple(parameter.shape) for name, parameter in added.items()}
@@ -284,8 +284,8 @@ def load_adapter(model: nn.Module, folder: Path, base: Path, precision: str | No
 
 
 def _first_values(name: str, shape: torch.Size, how: bool | str, generator: torch.Generator) -> torch.Tensor:
-    """Of A and B one is drawn, so that the other has a gradient, and the other is 0, so that training begins as the
-    base model; with `how` False both are drawn. Of embeddings it is B that is drawn, as PEFT has it."""
+    """The initial values of a LoRA matrix. A is drawn, so that B has a gradient, and B is 0, so that training starts
+    from the base model; with `how` False both are drawn. For embeddings B is drawn and A is 0, as in PEFT."""
     values = torch.zeros(shape)
     of_embeddings = ".lora_embedding_" in name
     is_drawn = how is False or (".lora_embedding_B." if of_embeddings else ".lora_A.") in name
@@ -299,7 +299,7 @@ def _first_values(name: str, shape: torch.Size, how: bool | str, generator: torc
 
 
 def _restore_buffers(model: nn.Module) -> None:
-    """Rotary frequencies are not stored with the weights: made again from the config."""
+    """Compute rotary frequencies from the config; checkpoints do not store them."""
     for module in model.modules():
         if hasattr(module, "inv_freq"):
             fresh: Any = type(module)(module.config)

@@ -1,14 +1,14 @@
 """Attention over a packed sequence: samples lie side by side and never see each other.
 
-The collator pads every sample to a multiple of a few tokens and puts samples of one padded length next to each other.
+The collator pads every sample to a multiple of a few tokens and makes samples of one padded length neighbours.
 A `Segments` entry (start, count, length) is then a plain view [count, length] of the packed tokens, so that each entry
-is one dense call of PyTorch's fused attention: no mask, no gather, no device synchronisation. Padding stands at the end
+is one dense call of PyTorch's fused attention: no mask, no gather, no device synchronisation. Padding is at the end
 of a sample, where causal attention cannot see it. Dense calls reach cuDNN's kernels, which on Hopper are nearly twice
 as fast as kernels for ragged lengths.
 
-Samples that begin alike (questions about one video) may share that beginning: it is a segment of its own, computed
+Samples with a common prefix (questions about one video) may share it: the prefix is a separate segment, computed
 once, and the rest of each sample is a suffix behind all segments. A suffix sees its prefix and itself, nothing else:
-the same attention as if the sample stood alone (`model.suffixes`).
+the same attention as for the sample alone (`model.suffixes`).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _CUDNN_KERNELS: dict[Any, bool] = {}  # whether cuDNN has a kernel, by the lengt
 
 
 def segments_of(lengths: Iterable[int], *, count_bits: int | None = None) -> Segments:
-    """Neighbouring segments of equal length, as (start, count, length). `count_bits` bounds the significant bits of a
-    count, so that few different ones occur; what is left over of a longer one is an entry of its own."""
+    """Group neighbouring segments of equal length as (start, count, length). `count_bits` bounds the significant bits
+    of a count, so that few different counts occur; the remainder of a longer run is an entry of its own."""
     segments, start = [], 0
     for length, group in groupby(lengths):
         left = len(list(group))
@@ -63,8 +63,8 @@ def attend(
     *,
     causal: bool,
 ) -> torch.Tensor:
-    """Softmax attention inside each segment, and of each suffix over what it sees. Heads H may be a multiple of K.
-    Returns [T, H * D]."""
+    """Softmax attention inside each segment, and of each suffix over its prefix and itself. The number of query heads H
+    may be a multiple of K. Returns [T, H * D]."""
     parts = (query_THD, key_TKD, value_TKD)
     if takes_cudnn(parts, segments, suffixes, causal):
         return _CuDNN.apply(*parts, segments, suffixes, causal).flatten(1)
@@ -76,7 +76,7 @@ def attend(
 
 
 def rows_of(segments: Segments) -> int:
-    """The rows of all segments; suffixes stand behind them."""
+    """The number of rows of all segments; suffixes follow them."""
     return sum(count * length for _, count, length in segments)
 
 
@@ -91,7 +91,7 @@ def attend_zeros(
     again: bool = False,
 ) -> torch.Tensor:
     """Attention over zeros of one (count, length) shape, which warms cuDNN's plan cache of the calling thread. `heads`
-    are those of queries and of keys, and their width. With `again`, backward runs forward once more in the autograd
+    are the numbers of query and key heads, and their width. With `again`, backward repeats forward in the autograd
     thread. Returns [count * length, H * D]."""
     (count, length), (queries, keys, width) = call, heads
     once = partial(attend, segments=((0, count, length),), causal=causal)
@@ -105,7 +105,7 @@ def attend_zeros(
 def _attend_segments(
     query_THD: torch.Tensor, key_TKD: torch.Tensor, value_TKD: torch.Tensor, segments: Segments, causal: bool
 ) -> torch.Tensor:
-    """[T, H, D]."""
+    """Attention inside segments by PyTorch's own choice of kernel: [T, H, D]."""
     parts = (query_THD, key_TKD, value_TKD)
     grouped = query_THD.shape[1] != key_TKD.shape[1]
     outputs = []
@@ -116,7 +116,7 @@ def _attend_segments(
 
 
 class SavedForBackward(NamedTuple):
-    """Inputs of the kernels' backward besides query, key and value: the output, and of each call its log-sum-exp and
+    """Inputs of the backward kernels besides query, key and value: the output and, for each call, its log-sum-exp and
     its other arguments. Suffixes, if any, are the last call."""
 
     attended: torch.Tensor
@@ -125,8 +125,8 @@ class SavedForBackward(NamedTuple):
 
 
 def takes_cudnn(parts: Sequence[torch.Tensor], segments: Segments, suffixes: Suffixes | None, causal: bool) -> bool:
-    """Whether cuDNN has kernels for this query, key and value in every call that `segments` makes. A note says once
-    where it has none: PyTorch's own are slower."""
+    """Whether cuDNN has kernels for this query, key and value in every call of `segments`. A note says once if it has
+    none: PyTorch's other kernels are slower."""
     if not parts[0].is_cuda:
         return False
     if suffixes is not None:
@@ -151,7 +151,7 @@ def _say_slower(length: int, dtype: torch.dtype) -> None:
 def cudnn_forward(
     parts: Sequence[torch.Tensor], segments: Segments, suffixes: Suffixes | None, causal: bool
 ) -> SavedForBackward:
-    """cuDNN's kernels, one call for each entry of `segments`, and one for all suffixes."""
+    """Attention forward pass with cuDNN: one call for each entry of `segments`, and one for all suffixes."""
     outputs, log_sums, others = [], [], list[tuple[Any, ...]]()
     dense = rows_of(segments)
     for call in _calls(segments, *(part[:dense] for part in parts)):
@@ -195,8 +195,8 @@ def _with_sums(forward: SavedForBackward) -> Iterator[tuple[Any, ...]]:
 
 
 class _CuDNN(torch.autograd.Function):
-    """Written out because backward and the layer need the same output: of several calls PyTorch's own function would
-    keep each output beside the joined one."""
+    """Attention by cuDNN as an explicit autograd function, because backward and the layer need the same output: with
+    several calls PyTorch's own function would save each output besides the concatenated one."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
@@ -209,20 +209,20 @@ class _CuDNN(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *output_gradients: torch.Tensor) -> Any:
-        *parts, attended = (saved := ctx.saved_tensors)[:4]  # read once: a checkpoint gives them once
+        *parts, attended = (saved := ctx.saved_tensors)[:4]  # read once: a checkpoint provides them only once
         forward = SavedForBackward(attended, saved[4:], ctx.others)
         return *cudnn_backward(output_gradients[0], parts, ctx.segments, ctx.suffixes, forward), None, None, None
 
 
 def _calls(segments: Segments, *tensors: torch.Tensor) -> Iterator[list[torch.Tensor]]:
-    """For each entry of `segments` its rows of the tensors [T, H, D], as [count, H, length, D]."""
+    """The rows of the tensors [T, H, D] of each entry of `segments`, as [count, H, length, D]."""
     rows = [count * length for _, count, length in segments]
     for (_, count, length), *parts in zip(segments, *(tensor.split(rows) for tensor in tensors), strict=True):
         yield [part.unflatten(0, (count, length)).transpose(1, 2) for part in parts]
 
 
 def _rows(called: torch.Tensor) -> torch.Tensor:
-    """The rows of one call, [count, H, length, D], side by side again."""
+    """The rows of one call, [count, H, length, D], as packed rows [count * length, H, D]."""
     return called.transpose(1, 2).flatten(0, 1)
 
 

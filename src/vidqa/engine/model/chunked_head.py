@@ -1,4 +1,4 @@
-"""The head on supervised tokens: what a loss needs of each token, without keeping logits."""
+"""The head on supervised tokens: loss values per token, computed in chunks without keeping logits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEAD_ROWS = 1024  # supervised tokens whose logits exist at one time
 
 
 def head_nll(head: nn.Module, hidden_ND: torch.Tensor, target_N: torch.Tensor) -> torch.Tensor:
-    """Cross entropy in float32, [N]."""
+    """Cross entropy of each supervised token in float32, [N]."""
 
     def rows(hidden: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(head(hidden).float(), target, reduction="none")
@@ -33,8 +33,8 @@ def policy_head(
     banned: torch.Tensor,
     compile: bool = False,
 ) -> torch.Tensor:
-    """Of the distribution softmax(logits / temperature) without the token ids `banned` (int64), float32 [2, N]: the
-    log-probability of each target, and the entropy in nats, which has no gradient. `compile` fuses all but the head."""
+    """Log-probability of each target, and entropy in nats without gradient, float32 [2, N], of softmax(logits /
+    temperature) without the token ids `banned` (int64). `compile` fuses all but the head."""
     policy = _compiled_policy() if compile else _policy
 
     def rows(hidden: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -48,7 +48,7 @@ def policy_head(
 def _policy(
     logits_NV: torch.Tensor, target_N: torch.Tensor, banned_1V: torch.Tensor, temperature: float
 ) -> torch.Tensor:
-    """`banned_1V` is float32, 0 or -inf. A comparison picks the target, since the gradient of `gather` would be a whole
+    """`banned_1V` is float32, 0 or -inf. A comparison selects the target, since the gradient of `gather` is a dense
     tensor of zeros; compiled, this reads the logits twice and writes their gradient once."""
     scaled_NV = (logits_NV.float() + banned_1V) / temperature
     total_N = scaled_NV.logsumexp(-1)
@@ -68,8 +68,8 @@ def _compiled_policy() -> Callable[..., torch.Tensor]:
 
 
 def _in_rows(rows: Callable[[Any, Any], torch.Tensor], hidden_ND: torch.Tensor, target_N: torch.Tensor) -> torch.Tensor:
-    """`rows` over HEAD_ROWS tokens at a time; logits of earlier rows are recomputed in backward, not kept. The last
-    dimension of what `rows` gives is that of the tokens."""
+    """Apply `rows` to HEAD_ROWS tokens at a time; in backward logits are recomputed chunk by chunk, not kept. The last
+    dimension of the result of `rows` is that of tokens."""
     if len(target_N) <= HEAD_ROWS:
         return rows(hidden_ND, target_N)
     pieces = zip(hidden_ND.split(HEAD_ROWS), target_N.split(HEAD_ROWS), strict=True)

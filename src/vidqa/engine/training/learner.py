@@ -1,5 +1,5 @@
-"""One optimizer step: forward and backward over a rank's batches, one exchange between ranks, one update; and what a
-run reports of its steps."""
+"""One optimizer step: forward and backward over a rank's batches, one all-reduce, one update; and the metrics of
+steps."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class StepOutcome:
     any_broken: bool
     problems: list[Problem]
     seconds: float
-    waited: float  # seconds of waiting for a batch
-    saved_flops: float  # operations of a vision tower whose features were read, over all ranks
+    waited: float  # seconds of waiting for batches
+    saved_flops: float  # FLOPs of the vision tower that cached features saved, over all ranks
 
     @property
     def is_finite(self) -> bool:
@@ -60,15 +60,15 @@ class Learner:
     max_norm: float
     world: World
     stop: StopRequest
-    checked: bool = False  # whether every parameter that trains was seen to get a gradient
+    checked: bool = False  # whether all trainable parameters were checked for a gradient
 
     def train_step(self, step: Step) -> StepOutcome:
-        """One optimizer step. Its loss is the objective's sum over all micro-batches and ranks, divided by the count
-        over all of them, and so does not depend on packing or the number of ranks. Raises ENGINE_NO_GRADIENT."""
+        """Take one optimizer step. Its loss is the objective's sum over all micro-batches and ranks, divided by the
+        count over all of them, and so does not depend on packing or the number of ranks. Raises ENGINE_NO_GRADIENT."""
         started, waited, problems = time.perf_counter(), 0.0, list[Problem]()
         names = self.objective.metrics
         largest = torch.zeros(len(self.objective.maxima), dtype=torch.float64, device=self.world.device)
-        # Sum, count, ranks with a stop request, bad samples, operations saved, and the metrics.
+        # Sum, count, ranks with a stop request, bad samples, saved FLOPs, and the metrics.
         totals = torch.zeros(5 + len(names), dtype=torch.float64, device=self.world.device)
         saved_flops = 0.0
         batches = iter(step.batches)
@@ -80,7 +80,7 @@ class Learner:
             problems += loaded.problems
             saved_flops += loaded.batch.cached.saved_flops if loaded.batch.cached else 0.0
             sums = self.objective(self.model, loaded.batch)
-            # FSDP takes the mean of gradients over ranks; times world.size it is their sum.
+            # FSDP averages gradients over ranks; times world.size this is their sum.
             (sums.sum * (self.world.size / step.expected)).backward()
             totals[0] += sums.sum.detach()
             totals[1] += sums.count
@@ -95,10 +95,10 @@ class Learner:
         dist.all_reduce(totals)
         if len(largest):
             dist.all_reduce(largest, dist.ReduceOp.MAX)
-        if not self.checked:  # also in a resumed run: its model was built anew
+        if not self.checked:  # also in a resumed run: its model is a new object
             check_gradients(self.model)
             self.checked = True
-        # Samples that could not be decoded leave a smaller count than expected.
+        # Samples that could not be decoded make the count smaller than expected.
         scale = (step.expected / totals[1].clamp(min=1)).float()
         norm = clip_gradients(trained_by(self.optimizer), self.max_norm, scale)
         read = AsyncScalars(torch.cat([totals, largest, norm.double().view(1)]))
@@ -138,7 +138,7 @@ class AsyncScalars:
 
 
 def check_gradients(model: Any) -> None:
-    """After the first backward of a process every trainable parameter must have a gradient."""
+    """Raise ENGINE_NO_GRADIENT if a trainable parameter has no gradient after a backward pass."""
     without = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
     if without:
         raise ENGINE_NO_GRADIENT.error(
@@ -147,20 +147,19 @@ def check_gradients(model: Any) -> None:
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """The device's peak in bf16, or None when it is not known (a CPU, an unlisted GPU)."""
+    """Peak FLOP/s of the device in bf16; None if unknown (a CPU, an unlisted GPU)."""
     return gpu_peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
 
 def flops_of(model: Any, spec: TrainSpec) -> FlopsModel:
-    """The work of a model that trains as a TrainSpec or a GrpoSpec says."""
+    """The FLOPs model of a model that trains as a TrainSpec or a GrpoSpec says."""
     family = family_of(model)
     vision_trains = bool(family.trained_vision(model))
     return family.flops(model.config, vision_trains=vision_trains, decoder_trains=spec.policy.lora is None)
 
 
 class Meter:
-    """Reports every `logging.log_interval` steps, and where a run stops: the loss and the objective's metrics, times
-    per step."""
+    """Logs loss, the objective's metrics and timings every `logging.log_interval` steps and at the end of a run."""
 
     def __init__(self, spec: TrainSpec, model: Any, schedule: Schedule, world: World) -> None:
         self.interval, self.schedule, self.world = spec.logging.log_interval, schedule, world
@@ -175,7 +174,7 @@ class Meter:
     def step(
         self, step: int, outcome: StepOutcome, rate: float, progress: Progress | Silent, *, is_last: bool = False
     ) -> None:
-        """Add the outcome of a step, and log every `logging.log_interval` steps, and after the last one."""
+        """Add the outcome of a step; log every `logging.log_interval` steps and after the last step."""
         works = [workload(unit, self.schedule.data.train) for unit in self.schedule.units(step)]
         self.loss_sum += outcome.loss * outcome.count
         self.count += outcome.count

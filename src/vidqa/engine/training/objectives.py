@@ -1,4 +1,4 @@
-"""Objectives: what a training minimises. Each takes a model and a batch and gives sums that ranks and steps add up."""
+"""Training objectives. Each takes a model and a batch and returns sums that are added over ranks and micro-steps."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from vidqa.core.metric_names import POLICY, POLICY_MAXIMA, PREFERENCE
 from vidqa.engine.model.chunked_head import policy_head
 from vidqa.planning.samples import Sample
 
-MOST = 20.0  # bound of a difference of log-probabilities before it is exponentiated
+MOST = 20.0  # bound of a difference of log-probabilities before exponentiation
 
 
 @dataclass(frozen=True)
 class Sums:
-    """An objective on one batch. The loss of a step is the `sum` (a float32 scalar with a gradient) over all its
-    batches and ranks, divided by the `count` over them: tokens, samples or pairs. `metrics` are sums without gradient,
-    reported as their mean over the same count; of the tensors of `maxima` the largest number is reported, 0 where there
-    is none above. Ranks of a context have some tokens of a sample each, so that a sum over
-    tokens is right there and a function of whole samples is not."""
+    """The values of an objective on one batch. The loss of a step is `sum` (float32 scalar with a gradient) over all
+    its batches and ranks, divided by the sum of `count`: tokens, samples or pairs. `metrics` are sums without gradient,
+    reported as mean over the same count; for tensors of `maxima` the largest value is reported, at least 0. Ranks of a
+    context have some tokens of a sample each: sums over tokens are correct there, functions of whole samples are not.
+    """
 
     sum: torch.Tensor
     count: int | torch.Tensor
@@ -33,8 +33,8 @@ class Sums:
 
 
 class Objective(Protocol):
-    """`model.packed(batch)` is the negative log-likelihood of every supervised token, float32 [N] in the order of
-    `batch.owner_N`; under `torch.no_grad` another model that the objective holds gives its own.
+    """The interface of an objective. `model.packed(batch)` is the negative log-likelihood of every supervised token,
+    float32 [N] in the order of `batch.owner_N`. An objective may run a second model under `torch.no_grad`.
 
     metrics, maxima      their names, the same for every batch: they are logged as train/<name>
     token_values(sample) values that batches carry in `batch.values`, each float32 [S] for the S tokens of a sample,
@@ -53,7 +53,7 @@ class Objective(Protocol):
 
 
 class Supervised:
-    """The negative log-likelihood of the answers' tokens, each with the same weight."""
+    """The cross entropy of the answers' tokens, all with the same weight."""
 
     metrics: tuple[str, ...] = ()
     maxima: tuple[str, ...] = ()
@@ -70,17 +70,17 @@ SUPERVISED = Supervised()
 
 
 class Preference:
-    """Direct preference optimisation (DPO) of pairs of a right answer c and a wrong one r to one prompt.
+    """Direct preference optimisation (DPO) on pairs of a chosen answer c and a rejected answer r to one prompt.
 
-    With lp(a) the sum of an answer's log-probabilities under the model, ref(a) the same under the model that training
-    began with, and n the tokens of the right answer:
+    With lp(a) the sum of an answer's log-probabilities under the model, ref(a) the same under the initial model of the
+    training, and n the number of tokens of the chosen answer:
 
         margin = beta ((lp(c) - ref(c)) - (lp(r) - ref(r)))
         loss   = -(1 - smoothing) log sigmoid(margin) - smoothing log sigmoid(-margin) - sft_weight lp(c) / n
 
-    The loss of a step is the mean over its pairs. A pair does not count whose media could not be decoded, now or when
-    the reference was computed. `engine` is the spec's table. `reference`, float32 [answers] by the numbers of
-    `Batch.samples`, NaN where it is not known, is given before the first step (`training.reference`)."""
+    The loss of a step is the mean over its pairs, excluding pairs whose media could not be decoded, now or when
+    the reference was computed. `engine` is the spec's table. `reference`, float32 [answers] indexed by the values of
+    `Batch.samples`, NaN if unknown, is set before the first step (`training.reference`)."""
 
     metrics: tuple[str, ...] = PREFERENCE
     maxima: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ class Preference:
     def __call__(self, model: Any, batch: Any) -> Sums:
         engine, (sums, tokens) = self.engine, self.answer_sums(model, batch)
         numbers = torch.tensor(batch.samples, dtype=torch.int64, device=sums.device)
-        order = numbers.argsort()  # the answers of pair n are 2n, the right one, and 2n + 1
+        order = numbers.argsort()  # the answers of pair n are 2n (chosen) and 2n + 1 (rejected)
         numbers, sums, tokens = (values[order].view(-1, 2) for values in (numbers, sums, tokens))
         reference = self.reference[numbers]
         reward = engine.dpo_beta * (sums - reference.nan_to_num())
@@ -123,17 +123,17 @@ class PolicyGradient:
 
     With lp the log-probability of a token under the model, A its completion's advantage and w its weight:
 
-        rho  = exp(clamp(lp - lp_old, -20, 20)); gspo: of the completion's mean difference, the same for all its tokens
-        loss = sum w [-min(rho A, clip(rho, 1 - epsilon_low, 1 + epsilon_high) A), where A < 0 at most -lower_bound A]
+        rho  = exp(clamp(lp - lp_old, -20, 20)); gspo: the completion's mean difference replaces lp - lp_old
+        loss = sum w [-min(rho A, clip(rho, 1 - epsilon_low, 1 + epsilon_high) A), if A < 0 at most -lower_bound A]
              + w kl_beta (exp(d) - d - 1),  d = clamp(lp_reference - lp, -20, 20)
 
-    times min(exp(lp_old - lp_rollout), cap) where there is a cap. Without `old` in a batch, the model is the one that
-    the completions are from: lp_old is lp without its gradient. Weights hold the aggregation over the whole step, on
-    all ranks and micro-steps, so that packs and ranks change nothing.
+    times min(exp(lp_old - lp_rollout), cap) if there is a cap. Without `old` in a batch, the completions were drawn
+    from the current model: lp_old is lp without its gradient. Weights include the aggregation over the whole step, on
+    all ranks and micro-steps, so that the loss does not depend on packs and ranks.
 
     `policy` is the table train.train_policy of a GrpoSpec; `banned` are token ids, int64, that are never drawn;
-    `compile` fuses what follows the head. A batch's `values` are "weight", "advantage" and "rollout" (log-probability
-    when it was drawn), and "old" and "reference" where they count."""
+    `compile` fuses operations after the head. A batch's `values` are "weight", "advantage", "rollout" (log-probability
+    at sampling time) and, if used, "old" and "reference"."""
 
     policy: Any
     temperature: float
@@ -186,7 +186,7 @@ class PolicyGradient:
 
 
 def mean_of_owner(value_N: torch.Tensor, owner_N: torch.Tensor, owners: int) -> torch.Tensor:
-    """The mean of the values of each owner, at each of its places: float32 [N]."""
+    """The mean of the values of each owner, repeated for each of its tokens: float32 [N]."""
     total = value_N.new_zeros(owners).index_add(0, owner_N, value_N)
     count = value_N.new_zeros(owners).index_add(0, owner_N, torch.ones_like(value_N))
     return (total / count.clamp(min=1))[owner_N]

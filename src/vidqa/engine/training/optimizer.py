@@ -1,6 +1,6 @@
 """AdamW with decay groups, the learning rate of every step, and clipping.
 
-Both work on this rank's rows as plain tensors: DTensor would look at each of some hundred parameters for every
+AdamW and clipping use this rank's rows as plain tensors: DTensor inspects each of some hundred parameters in every
 operation, while the GPU waits.
 """
 
@@ -24,11 +24,11 @@ from vidqa.engine.training.checkpoint import MOMENTS, SCALES
 from vidqa.planning.budget.params import BLOCK, has_8bit_moments
 from vidqa.spec.schedule import PARTS, part_of, part_problems, rate_of
 
-PART = 16 * 1024**2  # numbers of a parameter in host memory that are updated at a time
+PART = 16 * 1024**2  # elements of a parameter in host memory that are updated at a time
 
 
 class LocalAdam(torch.optim.Adam):
-    """Adam, and AdamW by `decoupled_weight_decay`, over this rank's rows of parameters, gradients and moments."""
+    """Adam, and AdamW with `decoupled_weight_decay`, over this rank's rows of parameters, gradients and moments."""
 
     def _init_group(self, group: dict[str, Any], *lists: list[torch.Tensor]) -> Any:
         flags = super()._init_group(group, *lists)
@@ -38,8 +38,8 @@ class LocalAdam(torch.optim.Adam):
 
 
 class LocalAdamW8bit(LocalAdam):
-    """AdamW whose moments are 8-bit codes with a float32 scale for each BLOCK numbers, in groups that say
-    `coded`; other groups have AdamW's moments. The kernels are those of bitsandbytes."""
+    """AdamW whose moments are 8-bit codes with one float32 scale per BLOCK elements, in groups with `coded` set; other
+    groups have AdamW's moments. The kernels are those of bitsandbytes."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Raises ENV_PACKAGE_MISSING."""
@@ -56,21 +56,21 @@ class LocalAdamW8bit(LocalAdam):
         return super().step(closure)
 
     def _init_group(self, group: dict[str, Any], *lists: list[torch.Tensor]) -> Any:
-        """Groups that are coded have been updated already."""
+        """Collect the tensors of a group for Adam; a coded group has been updated already and is skipped."""
         return False if group["coded"] else super()._init_group(group, *lists)
 
     def _update(self, parameter: nn.Parameter, group: dict[str, Any]) -> None:
         state, device = self.state[parameter], _device_of(parameter)
         state["step"] += 1
         step, written = int(state["step"]), (parameter, *(state[name] for name in (*MOMENTS, *SCALES)))
-        tensors = [local_part(tensor).flatten() for tensor in (parameter.grad, *written)]  # of what is written: views
+        tensors = [local_part(tensor).flatten() for tensor in (parameter.grad, *written)]  # views of `written`
         self._codes = [codes.to(device) for codes in self._codes]
         if tensors[0].device == device:
             self._update_flat(tensors, step, group)
             return
-        # The GPU updates what is in host memory, part by part: a host takes ten times as long, and needs memory for all
-        # moments in float32. The kernel of bitsandbytes runs on the default stream alone.
-        numbers = (1, 1, 1, 1, BLOCK, BLOCK)  # of the parameter for each number of a tensor
+        # The GPU updates parameters in host memory part by part: a host takes ten times as long, and needs memory for
+        # all moments in float32. The kernel of bitsandbytes runs only on the default stream.
+        numbers = (1, 1, 1, 1, BLOCK, BLOCK)  # parameter elements per element of each tensor
         for begin in range(0, len(tensors[0]), PART):
             ranges = [slice(begin // count, (begin + PART) // count) for count in numbers]
             rows = [tensor[where] for tensor, where in zip(tensors, ranges, strict=True)]
@@ -78,27 +78,27 @@ class LocalAdamW8bit(LocalAdam):
             self._update_flat(moved, step, group)
             for part, updated in zip(rows[1:], moved[1:], strict=True):
                 part.copy_(updated, non_blocking=True)
-        torch.cuda.current_stream().synchronize()  # the host reads what came back
+        torch.cuda.current_stream().synchronize()  # the host reads the results
 
     def _update_flat(self, tensors: Sequence[torch.Tensor], step: int, group: dict[str, Any]) -> None:
-        """`tensors` are a gradient, its parameter, two moments and their scales, of one dimension each."""
+        """Update in place; `tensors` are a gradient, its parameter, two moments and their scales, flattened."""
         gradient, row, *moments_and_scales = tensors
         update, (beta1, beta2) = torch.ops.bitsandbytes.optimizer_update_8bit_blockwise, group["betas"]
-        settings = (beta1, beta2, 0.0, 0.0, group["eps"], step, group["lr"])  # 0: of other optimizers
+        settings = (beta1, beta2, 0.0, 0.0, group["eps"], step, group["lr"])  # 0: settings of other optimizers
         moments, scales = moments_and_scales[:2], moments_and_scales[2:]
         update("adam", gradient, row, *moments, *settings, *self._codes, *scales, group["weight_decay"], 1.0)
 
 
 def _device_of(parameter: torch.Tensor) -> torch.device:
-    """The GPU that computes with a parameter which is in host memory, else the parameter's own device."""
+    """The GPU that computes with a parameter in host memory, else the parameter's own device."""
     on_gpu = isinstance(parameter, DTensor) and parameter.device_mesh.device_type == "cuda"
     return torch.device("cuda", torch.cuda.current_device()) if on_gpu else parameter.device
 
 
 def build_optimizer(model: nn.Module, train: Any) -> torch.optim.Optimizer:
-    """`train` is the spec's table. Matrices decay; biases, norms and other vectors do not. Raises SPEC_CONFLICT,
-    SPEC_VALUE for rates of parts that do not train, or the other way round, and ENV_PACKAGE_MISSING for AdamW8bit
-    without bitsandbytes."""
+    """Build the optimizer; `train` is the spec's table. Matrices decay; biases, norms and other vectors do not. Raises
+    SPEC_CONFLICT, SPEC_VALUE for rates of parts that do not train, or the reverse, and ENV_PACKAGE_MISSING for
+    AdamW8bit without bitsandbytes."""
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     raise_errors(part_problems(train.optm_lr, (name for name, _ in trained)))
     groups = [group for part in _parts(train.optm_lr) for group in _groups(trained, part, train)]
@@ -117,12 +117,12 @@ def build_optimizer(model: nn.Module, train: Any) -> torch.optim.Optimizer:
 
 
 def _parts(rates: Any) -> tuple[str, ...]:
-    """The parts with groups of their own; "" is the whole model."""
+    """The parts with parameter groups of their own; "" is the whole model."""
     return ("",) if isinstance(rates, int | float) else PARTS
 
 
 def _groups(trained: Sequence[tuple[str, nn.Parameter]], part: str, train: Any) -> list[dict[str, Any]]:
-    """The groups of a part, with its peak rate: what decays and what does not, and what AdamW8bit codes."""
+    """The parameter groups of a part at its peak rate, split by weight decay and by 8-bit moments."""
     peak = rate_of(train.optm_lr, part) or 0.0
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = defaultdict(list)
     for name, parameter in trained:
@@ -142,27 +142,27 @@ def _groups(trained: Sequence[tuple[str, nn.Parameter]], part: str, train: Any) 
 
 
 def _take_state(optimizer: torch.optim.Optimizer) -> None:
-    """Adam's state before its first step, as PyTorch makes it within that step. There it would come to lie between
-    gradients, and leave a GPU's memory in pieces for the rest of the run."""
+    """Allocate Adam's state before its first step, with the values PyTorch would give it in that step. Allocated there
+    it would lie between gradients, and fragment a GPU's memory for the rest of the run."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             steps = torch.zeros((), device=parameter.device if group["fused"] and not group["coded"] else "cpu")
             dtype = torch.uint8 if group["coded"] else parameter.dtype
             state = {moment: torch.zeros_like(parameter, dtype=dtype) for moment in MOMENTS}
             state |= {name: _scales(parameter) for name in SCALES} if group["coded"] else {}
-            if group["coded"] and _device_of(parameter).type != parameter.device.type:  # it goes to the GPU and back
+            if group["coded"] and _device_of(parameter).type != parameter.device.type:  # copied to the GPU and back
                 state = {name: _pinned(rows) for name, rows in state.items()}
             optimizer.state[parameter] = {"step": steps, **state}
 
 
 def _pinned(rows: Any) -> torch.Tensor:
-    """A DTensor in host memory that a GPU copies beside its work."""
+    """A copy of a DTensor in pinned host memory, which a GPU copies asynchronously."""
     return dtensor_like(rows, local_part(rows).pin_memory())
 
 
 def _scales(parameter: torch.Tensor) -> torch.Tensor:
-    """A float32 zero for each block of a parameter's rows, [rows, blocks], sharded as it is and on its device, which
-    is the host's under offload while its mesh is of GPUs."""
+    """A float32 zero for each block of a parameter's rows, [rows, blocks], sharded like the parameter and on its
+    device; under offload that is the host, although its mesh has GPUs."""
     blocks = math.prod(parameter.shape[1:]) // BLOCK
     return torch.zeros_like(parameter.detach().flatten(1)[:, :blocks], dtype=torch.float32)
 
@@ -172,13 +172,13 @@ def trained_by(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
 
 
 def learning_rate(step: int, total: int, warmup: int, train: Any, peak: float | None = None) -> float:
-    """The learning rate of optimizer step s = `step` (from 0) of T = `total`, the first w = `warmup` of which rise. lr
-    is `peak`, or train.optm_lr where that is a number.
+    """The learning rate of optimizer step s = `step` (from 0) of T = `total`, with w = `warmup` warm-up steps. lr
+    is `peak`, or train.optm_lr if `peak` is None.
 
-    While s < w it is lr * (start + (1 - start) * (s + 1) / w), so that the first step already learns. Then it stays at
-    lr, and over the last d steps it falls: lr * (floor + (1 - floor) * decay(p)) with p = (s - (T - d)) / d, where
-    d = T - w, or min(round(T * optm_decay_ratio), T - w) where a ratio is given: the fall never begins within the
-    warm-up. cosmos-rl takes the same steps, except in the warm-up, whose first step learns nothing there.
+    If s < w it is lr * (start + (1 - start) * (s + 1) / w), so that the first step already learns. Then it stays at
+    lr, and over the last d steps it decays: lr * (floor + (1 - floor) * decay(p)) with p = (s - (T - d)) / d, where
+    d = T - w, or min(round(T * optm_decay_ratio), T - w) if a ratio is set: the decay never begins within the
+    warm-up. cosmos-rl has the same schedule, except that the rate of its first warm-up step is 0.
     """
     peak = train.optm_lr if peak is None else peak
     if step < warmup:
@@ -192,7 +192,7 @@ def learning_rate(step: int, total: int, warmup: int, train: Any, peak: float | 
 
 
 def _decay(kind: str | None, progress: float) -> float:
-    """From 1 at progress 0 to 0 at progress 1."""
+    """The decay factor: 1 at progress 0, falling to 0 at progress 1; constant 1 for the type "none"."""
     if kind == "linear":
         return 1 - progress
     if kind == "cosine":
@@ -203,7 +203,7 @@ def _decay(kind: str | None, progress: float) -> float:
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, step: int, total: int, warmup: int, train: Any) -> float:
-    """Give every group its rate of a step; returns the decoder's, or the first one's where that does not train."""
+    """Set the learning rates of a step; returns the decoder's, or the first group's if the decoder does not train."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate(step, total, warmup, train, group["peak"])
     return optimizer.param_groups[0]["lr"]
@@ -216,7 +216,7 @@ def clip_gradients(parameters: Sequence[nn.Parameter], limit: float, scale: torc
     float32 scalar, the same on every rank."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     rows = [local_part(gradient) for gradient in gradients]
-    squares = torch.nn.utils.get_total_norm(rows).float().square().to(scale.device)  # of offloaded ones, from the host
+    squares = torch.nn.utils.get_total_norm(rows).float().square().to(scale.device)  # offloaded: on the host
     if isinstance(sharded := gradients[0], DTensor):
         for dim, placement in enumerate(sharded.placements):
             if placement.is_shard():

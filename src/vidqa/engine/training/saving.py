@@ -32,7 +32,7 @@ from vidqa.planning.samples import Sample
 
 
 class Saver:
-    """Checkpoints and exports by the spec's [train.ckpt]. A checkpoint and an export of one step share their name."""
+    """Saves checkpoints and exports by the spec's [train.ckpt]. Both of one step have the same name."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Saver:
         trainer: dict[str, Any],
         start: Start,
     ) -> None:
-        """`start` is where the run goes on. The best of what it finds stays the best until a better one comes."""
+        """`start` is the state to continue from. The best earlier export stays the best until a better one comes."""
         self.run, self.schedule, self.collator, self.trainer = run, schedule, collator, trainer
         self.spec, self.world = spec, world = schedule.spec, schedule.world
         self.ckpt = spec.train.ckpt
@@ -65,7 +65,7 @@ class Saver:
         return self.ckpt.export_safetensors and self.due(step)
 
     def record_validation(self, step: int, values: dict[str, float]) -> None:
-        """Remember the validation of the weights after `step`. Raises ENGINE_NOT_FINITE."""
+        """Store the validation metrics of the weights after `step`. Raises ENGINE_NOT_FINITE."""
         for name in (LOSS, REWARD):
             require_finite(values.get(name, 0.0), f"{name} after step {step + 1}")
         self.validation = (step, values)
@@ -80,10 +80,10 @@ class Saver:
         hurried: bool = False,
         resumed: bool = False,
     ) -> None:
-        """Save what is due after `step`; a run that is `stopping` always saves a checkpoint. One that a signal stops is
-        `hurried` and saves nothing else: an export needs a validation first, and the resumed run (`resumed`) validates
-        and exports. Waits for an earlier save that still writes, not for copies or files. Raises ENGINE_NOT_FINITE,
-        ENGINE_SAVE_FAILED."""
+        """Save the checkpoint and export due after `step`; a run that is `stopping` always saves a checkpoint. After a
+        signal the run is `hurried` and saves nothing else: an export needs a validation first, and the resumed run
+        (`resumed`) validates and exports. Waits for an earlier save to finish, not for its own copies or files. Raises
+        ENGINE_NOT_FINITE, ENGINE_SAVE_FAILED."""
         exports = self.exports(step) and not hurried
         checkpoints = stopping or (self.ckpt.enable_checkpoint and self.due(step) and not resumed)
         if not (exports or checkpoints):
@@ -116,7 +116,7 @@ class Saver:
             self.background.finish()
 
     def _prepare(self, model: Any, optimizer: torch.optim.Optimizer) -> None:
-        """After the first step, take the memory that saves are copied to; it takes seconds, which nobody waits for."""
+        """Allocate the memory for snapshots after the first step; it takes seconds, in the background."""
         saves = self.ckpt.enable_checkpoint or self.ckpt.export_safetensors
         if self.staging or self.ckpt.save_mode == "sync" or not saves:
             return
@@ -138,8 +138,8 @@ class Saver:
     def _export(
         self, name: str, parameters: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], facts: dict[str, Any]
     ) -> None:
-        """Write, check, publish: an export that is not the model never gets a name. The older ones go last, so that
-        `best` leads somewhere at any moment."""
+        """Write, check, publish: an export that fails its check is never published. Older exports are removed last, so
+        that `best` leads to an export at any moment."""
         world = self.background.world
         lora, capped = self.spec.policy.lora, self.spec.custom.vision.cap_pixels_per_frame
         precision = self.spec.policy.quantization
@@ -163,8 +163,8 @@ class Saver:
         world.on_main(publish)
 
     def _restore_best(self, start: Start) -> Best | None:
-        """The best export when the run starts: of its own exports, and of those of the run that it resumes from where
-        this one validates too. A kill may have come before best.json was written."""
+        """The best export when the run starts: among its own exports, and those of the run that it resumes from if this
+        one validates too. A kill may have come before best.json was written."""
         if start.folder and self.spec.validation.enable:
             adopt_best(self.run, start.folder.parent.parent, start.step)
         best = best_of(self.run, start.step)
@@ -198,16 +198,15 @@ class Saver:
         self.proof_sample = self.world.on_main(choose)
 
     def finish(self) -> str:
-        """Publish the last checkpoint and prove the best export: reloaded, it has the trainer's loss. Returns what came
-        of it, for people. Call it when the trainer's model is no longer held, so that there is room for the reloaded
-        one."""
+        """Publish the last checkpoint and prove the best export: reloaded, it has the trainer's loss. Returns a message
+        with the result. Call it once the trainer's model is freed, so that there is room for the reloaded one."""
         self.background.finish()
         self.staging = None
         release_memory()
         return self.world.on_main(self._prove)
 
     def _prove(self) -> str:
-        """run.json says whether the best export is proved; only one that is has a proof.json."""
+        """Prove the best export and record the result in run.json; only a proved export has a proof.json."""
         if self.best is None:
             return ""
         folder = self.run.exports / self.best.name
@@ -223,7 +222,7 @@ class Saver:
         return f"export proved: trainer {proof['trainer_loss']:.6f}, reloaded {proof['reloaded_loss']:.6f}"
 
     def _unprovable(self, facts: dict[str, Any]) -> str:
-        """Why an export cannot be compared with the trainer; empty where it can."""
+        """The reason why an export cannot be compared with the trainer; empty if it can."""
         if self.proof_sample is None:
             return "no sample could be decoded whose loss it would have to reproduce"
         if facts.get("trainer_loss") is None:
@@ -234,6 +233,6 @@ class Saver:
 
 
 def require_finite(loss: float, what: str) -> None:
-    """Raises ENGINE_NOT_FINITE for a value that is NaN or infinite."""
+    """Raise ENGINE_NOT_FINITE for a value that is NaN or infinite."""
     if not math.isfinite(loss):
         raise ENGINE_NOT_FINITE.error(what, f"the value is {loss}")

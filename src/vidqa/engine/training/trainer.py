@@ -1,5 +1,4 @@
-"""What all trainings share: the memory policy, the learner, the state that a run starts from, what it saves, and how it
-ends."""
+"""The base of all training loops: memory policy, learner, initial state, saving, and the end of a run."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ from vidqa.spec.train_rules import bitsandbytes_key
 
 
 def start_world(spec: TrainSpec) -> World:
-    """Join the ranks of a training. Raises what check_with_gpus finds, ENV_PACKAGE_MISSING, and ENV_GPU_UNFIT."""
+    """Join the ranks of a training. Raises the problems of check_with_gpus, ENV_PACKAGE_MISSING and ENV_GPU_UNFIT."""
     raise_errors(check_with_gpus(spec, world_size()))
     if (key := bitsandbytes_key(spec)) is not None:
         require("bitsandbytes", EXTRA)
@@ -62,24 +61,24 @@ def start_world(spec: TrainSpec) -> World:
 
 
 def compute_in_this_thread() -> None:
-    """Threads that this process starts from now on (loading, saving) compute alone. With helpers of their own there are
-    more threads than cores, and OpenMP lets the helpers of this thread sleep after every operation: steps after the
-    first checkpoint took 2.5 times as long."""
-    torch.get_num_threads()  # which settles the number of this thread
+    """Limit threads that this process starts from now on (loading, saving) to one core each. With OpenMP workers of
+    their own there are more threads than cores, and OpenMP lets the workers of this thread sleep after every operation:
+    steps after the first checkpoint took 2.5 times as long."""
+    torch.get_num_threads()  # fixes the number of OpenMP threads of this thread
     with ThreadPoolExecutor(1) as started:
         started.submit(torch.set_num_threads, 1).result()
 
 
 def choose_memory_policy(spec: TrainSpec, folder: Path, data: Prepared, world: World) -> MemoryPolicy:
-    """The policy of the spec; where it leaves a choice, the fastest that fits the smallest GPU of the run. A CPU's
-    memory is not estimated: everything is recomputed there, in packs of the usual size."""
+    """The policy of the spec; if the spec leaves a choice, the fastest policy that fits the smallest GPU of the run.
+    Memory of a CPU is not estimated: everything is recomputed there, in packs of the default size."""
     steps_of = partial(Steps, spec, data.train, world.data_ranks, world.device.type)
     packing = Packing(steps_of, total_steps(spec, len(data.train)), answered_samples(spec, data.validation))
     return memory_policy_of(spec, model_counts(spec, folder), world, packing)
 
 
 def model_counts(spec: TrainSpec, folder: Path) -> ParamCounts:
-    """The parameters of the model in `folder` as the spec trains it."""
+    """The parameter counts of the model in `folder`, frozen and trained as the spec says."""
     family = family_of(folder)
     sizes = family.sizes_of(folder)
     return count_params(sizes, parameters(family.tensors(sizes), spec.policy))
@@ -88,7 +87,7 @@ def model_counts(spec: TrainSpec, folder: Path) -> ParamCounts:
 def memory_policy_of(
     spec: TrainSpec, model: ParamCounts, world: World, packing: Packing, reserved_gib: float = 0.0
 ) -> MemoryPolicy:
-    """The same for any packs, where `reserved_gib` of each GPU are for something else than training."""
+    """`choose_memory_policy` for any packs; `reserved_gib` of each GPU stay free for uses other than training."""
     limit_gib = spec.engine.gpu_memory_gib
     memory_gib = min(world.gather(use_memory(world.device, limit_gib))) if world.device.type == "cuda" else None
 
@@ -108,14 +107,13 @@ def build_learner(
     objective: Objective,
     warm_up: Callable[[Any], object] = lambda _: None,
 ) -> Learner:
-    """The model on its devices with its optimizer; `warm_up(model)` runs while its weights are read. The state of
-    `start` comes later: until then it has the weights that training began with, of which a training on pairs makes its
-    reference."""
+    """Build the model on its devices with its optimizer; `warm_up(model)` runs while the weights are read. The state of
+    `start` is loaded later: until then the model has its initial weights, from which DPO computes its reference."""
     spec, world, policy = schedule.spec, schedule.world, schedule.policy
     folder = Path(spec.policy.model_name_or_path)
     with load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model:
         exact = spec.train.fsdp_reduce_dtype == spec.train.master_dtype
-        # Gradients that go to the host are added up there.
+        # Gradients that are offloaded to the host accumulate there.
         once = exact and not world.is_sharded and not spec.train.fsdp_offload
         resharding = Resharding(model, policy.reshard, sums_once=once, alone=world.size == 1)
         warm_up(model)
@@ -133,7 +131,7 @@ def build_learner(
 
 
 class Trainer(Generic[SpecT]):
-    """A run from its first step, or from a checkpoint, to its last. Subclasses say what a step is (`run_steps`)."""
+    """A run from its first step, or from a checkpoint, to its last. Subclasses implement the steps (`run_steps`)."""
 
     def __init__(
         self,
@@ -146,7 +144,7 @@ class Trainer(Generic[SpecT]):
         proof_samples: Sequence[Sample],
         **facts: Any,
     ) -> None:
-        """Loads the state of `start`. `proof_samples` are those of which one proves exports; `facts` go to run.json."""
+        """Load the state of `start`. One of `proof_samples` proves the exports; `facts` are added to run.json."""
         spec, data, world = schedule.spec, schedule.data, schedule.world
         self.spec, self.world, self.schedule, self.first = spec, world, schedule, start.step
         self.learner, model = learner, learner.model
@@ -159,7 +157,7 @@ class Trainer(Generic[SpecT]):
         world.on_main(lambda: run.update_run(**{**facts, **schedule.policy.record()}))
 
     def run_steps(self, progress: Progress | Silent) -> bool:
-        """Step after step to the end. False where the run was stopped; its state is saved then."""
+        """Take all steps to the end. Returns False if the run was stopped; its state is saved then."""
         raise NotImplementedError
 
     def free(self) -> None:
@@ -167,7 +165,7 @@ class Trainer(Generic[SpecT]):
         del self.learner
 
     def schedule_rate(self, step: int) -> float:
-        """Set the learning rates of a step, and return the first group's."""
+        """Set the learning rates of a step and return the rate of the first group."""
         schedule = self.schedule
         return set_learning_rates(self.learner.optimizer, step, schedule.total, schedule.warmup, self.spec.train)
 
@@ -178,14 +176,14 @@ class Trainer(Generic[SpecT]):
         self.saver.after_step(step, self.learner.model, self.learner.optimizer, **how)
 
     def run_to_end(self, run: RunFolder) -> int:
-        """Train, save, and prove the best export. Returns 0, or 6 where the run was stopped."""
+        """Train, save, and prove the best export. Returns 0, or 6 if the run was stopped."""
         with open_progress(self.spec, run, self.world, self.first, self.schedule.total) as progress:
             try:
                 if self.first >= (total := self.schedule.total):
                     progress.say(f"warning: no step is left to train: {self.first} are done, and the run has {total}")
                 if not self.run_steps(progress):
                     return int(Exit.NOT_DONE)
-                self.free()  # room for the export that is loaded again
+                self.free()  # free memory for reloading the export
                 if proof := self.saver.finish():
                     progress.say(proof)
                 return int(Exit.OK)

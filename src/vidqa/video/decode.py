@@ -1,4 +1,4 @@
-"""Decodes chosen frames of a video, exactly those asked for, turned as they are shown."""
+"""Decode chosen frames of a video, rotated as they are displayed."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.stream import VideoStream
 
-PACKETS_COMPARED = 64  # some frames of a stream that reorders any are in another order among so many
+PACKETS_COMPARED = 64  # enough to find reordered frames in a stream that has any
 
 
 def read_frames(
     path: str | Path, member: str | None, numbers: Sequence[int], *, deadline: float | None = None
 ) -> Iterator[np.ndarray]:
-    """Yields uint8 [H, W, 3] for each number of `numbers`, which must ascend. Raises MEDIA_UNREADABLE,
-    and VIDEO_DECODE_TIMEOUT once the clock `time.monotonic` is past `deadline`."""
+    """Yield uint8 [H, W, 3] for each frame number in `numbers`, which must ascend. Raises MEDIA_UNREADABLE, and
+    VIDEO_DECODE_TIMEOUT once the clock `time.monotonic` is past `deadline`."""
     from av.video.reformatter import VideoReformatter
 
     where = place(path, member)
     with open_video(path, member, header_alone=True) as (container, stream):
         timeline = read_timeline(path, member, container, stream)
-        # Pictures that say themselves how they are turned need not all say it: the first one speaks for all.
+        # Rotation may be stored with single pictures, and not with all of them: that of the first picture applies.
         rotation = read_stream_info(path, member, container, stream).rotation
     if numbers and not 0 <= numbers[0] <= numbers[-1] < timeline.count:
         message = f"frames {numbers[0]} to {numbers[-1]} are wanted, the file has {timeline.count}"
         raise MEDIA_UNREADABLE.error(where, message)
     with ExitStack() as opened:
         walk, shown, pixels = _Walk(path, member, timeline, opened, deadline), -1, None
-        converter = VideoReformatter()  # one for all: making one takes longer than a small frame, and starts threads
+        converter = VideoReformatter()  # created once: that takes longer than converting a small frame, and has threads
         for number in numbers:
             picture = timeline.picture_at(number)
             if pixels is None or picture != shown:
@@ -57,8 +57,8 @@ def read_frames(
 
 
 def _times_are_of_packets(path: str | Path, member: str | None, timeline: Timeline) -> bool:
-    """Whether the times of a stream whose decoder reorders frames ascend in the order of its packets: a muxer wrote
-    when they are decoded, and not when they are shown."""
+    """Whether the timestamps of a stream whose decoder reorders frames ascend in packet order: the muxer wrote decoding
+    timestamps in place of presentation timestamps."""
     if timeline.packets is not None:
         times = [stamp.pts for stamp in timeline.packets.stamps]
     else:
@@ -68,18 +68,18 @@ def _times_are_of_packets(path: str | Path, member: str | None, timeline: Timeli
 
 
 class _Unproved(Exception):
-    """What comes after a seek is not what is there in the whole file."""
+    """The packets after a seek differ from those of the whole file."""
 
 
 class _Walk:
-    """Goes forward through a stream's frames, jumping to a keyframe where that saves decoding.
+    """A forward reader of a stream's frames, which seeks to a keyframe where that saves decoding.
 
-    A jump is proved: the packets that follow it are those that follow the keyframe in the whole file, their times and
-    bytes. Where they are not, or the container cannot seek, or a picture after a jump is damaged, everything is decoded
-    from the beginning.
+    A seek is verified: the packets after it must equal, in timestamps and bytes, those that follow the keyframe in the
+    whole file. Where they do not, or the container cannot seek, or a picture after a seek is damaged, everything is
+    decoded from the beginning.
 
-    `timed`: frames are known by their times. Otherwise, and where their times turn out to go back, they are counted
-    from the first one in the order in which the decoder gives them, which is the order in which they are shown.
+    `timed`: frames are identified by their timestamps. Otherwise, and where timestamps turn out to go back, frames are
+    counted from the first one in the decoder's output order, which is the presentation order.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class _Walk:
         self.container: InputContainer
         self.stream: VideoStream
         self.frames: Iterator[VideoFrame]
-        self.next_number = 0  # of the frame that the decoder gives next
-        self.damaged = False  # whether a frame since the last keyframe came out damaged
-        self.sought = False  # whether the frames follow a jump
+        self.next_number = 0  # number of the decoder's next frame
+        self.damaged = False  # whether a frame since the last keyframe is damaged
+        self.sought = False  # whether the frames follow a seek
         self._begin()
         reorders = bool(self.stream.codec_context.has_b_frames)
         self.timed = timeline.timed and not (reorders and _times_are_of_packets(path, member, timeline))
@@ -103,13 +103,13 @@ class _Walk:
         }
 
     def to(self, number: int) -> VideoFrame | None:
-        """Frame `number`, not before the last one asked for; None where the file has no such frame."""
+        """Return frame `number`, not before the last one returned; None where the file has no such frame."""
         from av.error import FFmpegError
 
         starts = self.timeline.keyframes[self.timeline.keyframes <= number]
         try:
             if self.seeks and len(starts) and starts[-1] > self.next_number:
-                # The last keyframe may belong to a group whose first frames need the group before: then start there.
+                # The last keyframe may open a group whose first frames refer to the group before: then start there.
                 for start in starts[:-3:-1]:
                     frame = self._from_keyframe(int(start), number)
                     if frame is not None and not self.damaged:
@@ -126,7 +126,7 @@ class _Walk:
         return self._forward(number)
 
     def _begin(self) -> None:
-        """Decode from the beginning, in a container that is opened anew: not every one can seek back to it."""
+        """Decode from the beginning, in a container that is opened again: not every container can seek back to it."""
         self.opened.close()
         self.container, self.stream = self.opened.enter_context(open_video(self.path, self.member))
         self.frames = self._from_beginning()
@@ -151,18 +151,18 @@ class _Walk:
         self.next_number, self.damaged = start, False
         earlier = []
         for frame in self.frames:
-            # Frames shown before the keyframe refer to what was jumped over: they are never taken.
+            # Frames displayed before the keyframe refer to skipped pictures: they are never returned.
             if not frame.key_frame:
                 earlier.append(self._number(frame))
             else:
                 landed = self._pass(frame)
-                if any(number > landed for number in earlier):  # the times are of another order
+                if any(number > landed for number in earlier):  # timestamps are in another order
                     raise _Unproved
                 return frame if landed == number else self._forward(number) if landed < number else None
         return None
 
     def _proved(self) -> Iterator[Packet]:
-        """The packets after a jump, from the first keyframe that is known on. Raises _Unproved for another one."""
+        """Yield the packets after a seek, from the first known keyframe on. Raises _Unproved where one differs."""
         packets, expected = self.timeline.packets, None
         for packet in self.container.demux(self.stream):
             stamp = Stamp.from_packet(packet) if packets else None
@@ -190,14 +190,14 @@ class _Walk:
         return None
 
     def _goes_back_after(self, frame: VideoFrame) -> bool:
-        """Whether a frame that has left some out is followed by those: the times are of another order. Otherwise they
-        are missing."""
+        """Whether the frames skipped before `frame` come after it: the timestamps are in another order. Otherwise
+        they are missing."""
         ahead = list(islice(self.frames, MAX_REORDERED))
         self.frames = chain(ahead, self.frames)
         return any(self._number(later) < self._number(frame) for later in ahead)
 
     def _pass(self, frame: VideoFrame) -> int:
-        """The number of the frame that the decoder has just given."""
+        """Number of the frame that the decoder has just returned."""
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise VIDEO_DECODE_TIMEOUT.error(place(self.path, self.member), "decoding takes longer than its limit")
         self.damaged = frame.is_corrupt or (self.damaged and not frame.key_frame)

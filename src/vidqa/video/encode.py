@@ -1,4 +1,4 @@
-"""Writes frames as an H.264 clip that most players take, whole or not at all."""
+"""Write frames as an H.264 clip that most players accept; a partly written file never remains."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from vidqa.core.files import replacing
 def write_h264(
     path: Path, frames: Iterable[np.ndarray], rate: Fraction, preset: str, crf: int = 23, threads: int = 0
 ) -> None:
-    """At least one frame, uint8 [H, W, 3], `rate` of them a second, as H.264 in mp4; an odd side loses its last row or
-    column. `preset` and `crf` are libx264's: the time that is spent, and the quality (a smaller number is better).
-    `threads` = 0 takes every core. Raises ValueError, OSError."""
+    """Write at least one frame, uint8 [H, W, 3], at `rate` frames per second, as H.264 in mp4; an odd side loses its
+    last row or column. `preset` (encoding speed) and `crf` (quality; a smaller number is better) are libx264's.
+    `threads` = 0 uses every core. Raises ValueError, OSError."""
     import av
 
     frames = iter(frames)

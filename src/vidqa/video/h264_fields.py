@@ -1,7 +1,7 @@
 """H.264 recordings whose pictures are fields (PAFF): two packets make one frame, and the second gives no frame.
 
-`SecondFieldDetector` tells these packets from others. It parses the sequence parameter set (SPS) and the beginning of
-slice headers, by ITU-T H.264, sections 7.3.2.1.1 and 7.3.3; comments name the syntax elements there.
+`SecondFieldDetector` finds these packets. It parses the sequence parameter set (SPS) and the beginning of slice
+headers, by ITU-T H.264, sections 7.3.2.1.1 and 7.3.3; comments name the syntax elements there.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 START_CODE = b"\0\0\1"
 NAL_SLICE, NAL_IDR_SLICE, NAL_SPS = 1, 5, 7  # nal_unit_type
-SLICE_HEADER_BYTES = 64  # more than the elements that are read of it
-HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # whose SPS has chroma_format_idc
+SLICE_HEADER_BYTES = 64  # more than the parsed elements take
+HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # their SPS has chroma_format_idc
 CHROMA_444 = 3
 
 
 class SecondFieldDetector:
-    """Detects the packets of an H.264 stream that hold nothing but the second field of a frame. `is_second_field` must
+    """Detector of the packets of an H.264 stream that hold only the second field of a frame. `is_second_field` must
     see every packet, in decoding order.
 
-    `extradata` is the decoder's: parameter sets behind start codes, or an avcC record; then each unit of a packet
+    `extradata` is the decoder's: parameter sets after start codes, or an avcC record; with avcC each unit of a packet
     follows its length.
     """
 
@@ -28,7 +28,7 @@ class SecondFieldDetector:
         extradata = extradata or b""
         self.length_bytes = (extradata[4] & 3) + 1 if len(extradata) > 6 and extradata[0] == 1 else 0
         self.sequence: _SequenceParameters | None = None
-        self.unpaired_field: _Field | None = None  # a first field whose second one has not come
+        self.unpaired_field: _Field | None = None  # a first field that still lacks its second
         for unit in _avcc_sps_units(extradata) if self.length_bytes else _nal_units(extradata, 0):
             self._read_unit(unit)
 
@@ -40,7 +40,7 @@ class SecondFieldDetector:
         return was_unpaired is not None and self.unpaired_field is None and pictures == 1
 
     def _read_unit(self, unit: bytes | memoryview) -> bool:
-        """Whether a picture (a frame or a field) begins with this unit; always False for a stream without fields."""
+        """Parse a unit. Return whether a picture (frame or field) begins with it; False for a stream without fields."""
         unit_type = unit[0] & 31 if unit else 0
         try:
             if unit_type == NAL_SPS:
@@ -49,7 +49,7 @@ class SecondFieldDetector:
                 return False
             return self._read_slice_header(_BitReader(unit[:SLICE_HEADER_BYTES]), self.sequence)
         except IndexError:
-            return False  # a unit is cut off: the decoder reports what is wrong with it
+            return False  # a truncated unit: the decoder reports the damage
 
     def _read_slice_header(self, bits: _BitReader, sequence: _SequenceParameters) -> bool:
         """Whether the slice is the first of its picture."""
@@ -59,7 +59,7 @@ class SecondFieldDetector:
         if sequence.separate_colour_planes:
             bits.u(2)  # colour_plane_id
         frame_num = bits.u(sequence.frame_num_bits)
-        if not bits.u(1):  # field_pic_flag: this is a whole frame
+        if not bits.u(1):  # field_pic_flag: 0 means a whole frame
             self.unpaired_field = None
             return True
         field = _Field(frame_num, is_bottom=bool(bits.u(1)))  # bottom_field_flag
@@ -70,7 +70,7 @@ class SecondFieldDetector:
 
 @dataclass(frozen=True)
 class _SequenceParameters:
-    """What slice headers need of a sequence parameter set. `has_fields`: a picture may be a field."""
+    """The fields of an SPS that slice headers depend on. `has_fields`: a picture may be a field."""
 
     frame_num_bits: int
     separate_colour_planes: bool
@@ -84,15 +84,15 @@ class _Field:
 
 
 class _BitReader:
-    """Reads a NAL unit bit by bit, behind its header and without emulation prevention bytes. Its methods have the names
-    that H.264 gives these codes (section 9.1), and raise IndexError at the unit's end."""
+    """A bit reader of a NAL unit, behind its header and without emulation prevention bytes. Its methods have the names
+    of the H.264 codes (section 9.1), and raise IndexError at the unit's end."""
 
     def __init__(self, unit: bytes | memoryview) -> None:
         self.data = bytes(unit).replace(b"\0\0\3", b"\0\0")
         self.position = 8  # in bits
 
     def u(self, bits: int) -> int:
-        """An unsigned integer of so many bits."""
+        """Read an unsigned integer of `bits` bits."""
         value = 0
         for _ in range(bits):
             value = value << 1 | self.data[self.position >> 3] >> (7 - (self.position & 7)) & 1
@@ -100,14 +100,14 @@ class _BitReader:
         return value
 
     def ue(self) -> int:
-        """An unsigned Exp-Golomb code."""
+        """Read an unsigned Exp-Golomb code."""
         zeros = 0
         while not self.u(1):
             zeros += 1
         return (1 << zeros) - 1 + self.u(zeros)
 
     def se(self) -> int:
-        """A signed Exp-Golomb code."""
+        """Read a signed Exp-Golomb code."""
         value = self.ue()
         return (value + 1) // 2 if value & 1 else -(value // 2)
 
@@ -148,7 +148,7 @@ def _skip_scaling_lists(bits: _BitReader, lists: int) -> None:
 
 
 def _nal_units(data: bytes | memoryview, length_bytes: int) -> Iterator[bytes | memoryview]:
-    """The NAL units of a packet, each behind its length (big-endian), or with `length_bytes` 0 behind a start code."""
+    """The NAL units of a packet, each after its length (big-endian), or with `length_bytes` 0 after a start code."""
     if length_bytes:
         start = 0
         while start + length_bytes < len(data):

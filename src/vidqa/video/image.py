@@ -1,6 +1,6 @@
-"""Images: size as shown, and pixels, exactly those that transformers' `load_image` and a model's processor look at.
+"""Displayed size and pixels of images, identical to those of transformers' `load_image` and a model's processor.
 
-That is Pillow: its decoders, EXIF orientation applied, then RGB. Other decoders turn the same JPEG or WebP into other
+Both use Pillow: its decoders, EXIF orientation applied, then RGB. Other decoders turn the same JPEG or WebP into other
 pixels.
 """
 
@@ -24,9 +24,9 @@ from vidqa.video.types import ImageMeta
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
 
-# What Pillow decodes by itself: it would start Ghostscript for an EPS.
+# The formats that Pillow decodes by itself: it would start Ghostscript for an EPS.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
-# What Pillow raises for files that are not what they seem, beside its own errors.
+# Exceptions of Pillow for malformed files, beside its own errors.
 BROKEN = (
     *(OSError, SyntaxError, ValueError, EOFError, LookupError, ArithmeticError, TypeError, AttributeError),
     *(AssertionError, RuntimeError, struct.error, zlib.error),
@@ -35,7 +35,7 @@ PIXELS_AND_END = (b"IDAT", b"IEND")
 
 
 def probe_image(path: str | Path, member: str | None = None) -> ImageMeta:
-    """Size of an image as shown, from its header. Raises MEDIA_UNREADABLE."""
+    """Read the displayed size of an image from its header. Raises MEDIA_UNREADABLE."""
     with _opened(path, member) as image:
         orientation = _orientation(image)
         (width, height), mode = image.size, image.mode
@@ -44,13 +44,13 @@ def probe_image(path: str | Path, member: str | None = None) -> ImageMeta:
 
 
 def decode_image(path: str | Path, member: str | None = None) -> np.ndarray:
-    """uint8 [1, H, W, 3], RGB; an alpha channel is dropped, of several pictures the first one is taken. Grey values of
-    more than 8 bits and floats are clipped to 0 to 255, not scaled. Raises MEDIA_UNREADABLE."""
+    """Decode to RGB, uint8 [1, H, W, 3]; an alpha channel is dropped, and the first of several pictures is used. Grey
+    values of more than 8 bits and floats are clipped to 0 to 255, not scaled. Raises MEDIA_UNREADABLE."""
     from PIL import Image, ImageOps
 
     with _opened(path, member) as image:
         picture = ImageOps.exif_transpose(image).convert("RGB")
-        if picture.info.get("transparency") is not None:  # one colour is clear: processors lay the picture on white
+        if picture.info.get("transparency") is not None:  # one transparent colour: processors use a white background
             white = Image.new("RGBA", picture.size, "white")
             picture = Image.alpha_composite(white, picture.convert("RGBA")).convert("RGB")
         return np.array(picture)[None]
@@ -58,7 +58,7 @@ def decode_image(path: str | Path, member: str | None = None) -> np.ndarray:
 
 @contextmanager
 def _opened(path: str | Path, member: str | None) -> Iterator[ImageFile]:
-    """The image, its header read; whatever Pillow refuses, here or in the block, becomes a problem."""
+    """Open an image and read its header; errors of Pillow, here or in the block, become MEDIA_UNREADABLE."""
     from PIL import ContainerIO, Image
 
     where = place(path, member)
@@ -78,7 +78,7 @@ def _opened(path: str | Path, member: str | None) -> Iterator[ImageFile]:
 
 @cache
 def _prepare() -> None:
-    """Pillow's decoders are looked up once, and it keeps its doubts (a size below its limit, odd EXIF) to itself."""
+    """Load Pillow's decoders once, and silence its warnings (a size below its limit, odd EXIF)."""
     from PIL import Image
 
     Image.init()
@@ -88,11 +88,11 @@ def _prepare() -> None:
 def _orientation(image: ImageFile) -> int:
     """EXIF orientation 1 to 8; 1 where the image has none.
 
-    A PNG may have it behind its pixels, for which Pillow decodes them all: most PNGs have nothing there.
+    A PNG may store it after its pixels, for which Pillow decodes them all; most PNGs store nothing there.
     """
     from PIL import ExifTags, Image
 
-    # Asked of the class of all images, which takes what the header said.
+    # The base class's method reads only the header.
     plain = image.format == "PNG" and not _goes_on_after_pixels(image)
     exif = Image.Image.getexif(image) if plain else image.getexif()
     value = exif.get(ExifTags.Base.Orientation, 1)
@@ -100,7 +100,7 @@ def _orientation(image: ImageFile) -> int:
 
 
 def _goes_on_after_pixels(image: ImageFile) -> bool:
-    """Whether a PNG has chunks beside its pixels once these have begun. The file is left where it was."""
+    """Whether a PNG has other chunks after the start of its pixels. The read position of the file is unchanged."""
     file = image.fp
     assert file is not None
     here = file.tell()

@@ -1,7 +1,7 @@
-"""From a video to tokens: which frames, at which size, how many tokens. Pure arithmetic; no file is opened.
+"""Frame numbers, size and token count of a video or image. Pure arithmetic; no file is opened.
 
-The arithmetic is that of transformers' video and image processors, rounding included, so that a model sees in training
-what any other program will show it. Every plan of the program comes from here; a family chooses by its `PixelRules`.
+The arithmetic is that of transformers' video and image processors, rounding included, so that a model sees the same
+input in training as in any other program. All plans of the program are made here; a family sets the `PixelRules`.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import numpy as np
 from vidqa.video.problems import MEDIA_KEYS, MEDIA_TOO_NARROW
 from vidqa.video.types import FramePlan, PixelRules, VideoMeta, VisionSpec
 
-MAX_ASPECT = 200  # the processors refuse anything narrower
-SIDES_TOKENS = (4, 16384)  # of one frame: what qwen-vl-utils bounds the sides by that are asked for
+MAX_ASPECT = 200  # the processors refuse narrower pictures
+SIDES_TOKENS = (4, 16384)  # of one frame: qwen-vl-utils' bounds on explicit sides
 FitSides = Callable[[int], tuple[int, int]]
 
 
 def plan_frames(meta: VideoMeta, vision: VisionSpec, span: tuple[float, float] | None = None) -> FramePlan:
-    """The frames, size, grid and tokens of one video, or of its `span` (start, end) in seconds: that of a clip which
-    had been cut out of it, except that `indices` count the file's frames.
+    """Plan frames, size, grid and tokens of one video, or of its `span` (start, end) in seconds: the same plan as for a
+    clip that had been cut from it, except that `indices` count the file's frames.
 
-    As transformers does it, with longest_edge = total_pixels * temporal_patch_size (and no more than max_pixels for
-    each frame), except where it must differ:
-    * A variable frame rate: frames nearest to evenly spaced times, with their true times; transformers would space
-      frame numbers evenly and read them as times.
-    * A budget holds: tokens <= total_pixels / factor^2 always. Where transformers goes over (it ignores the padding
-      frame of odd counts, a side never falls below one factor, and small videos are enlarged to its lower bound), the
-      size is what it gives for the largest smaller longest_edge tried that fits.
-    * A single frame is doubled, and frames are repeated where more are asked for than there are; transformers refuses.
+    It follows transformers, with longest_edge = total_pixels * temporal_patch_size (and at most max_pixels for each
+    frame), with these differences:
+    * Variable frame rate: the frames nearest to evenly spaced timestamps, with their true timestamps; transformers
+      would space frame numbers evenly and read them as timestamps.
+    * Budget: always tokens <= total_pixels / factor^2. Where transformers exceeds it (it ignores the padding frame of
+      odd counts, a side never falls below one factor, and small videos are enlarged to its lower bound), the size is
+      the one for the largest smaller longest_edge tried that fits.
+    * A single frame is doubled, and frames are repeated where a video has too few; transformers refuses both.
 
-    A temporal patch has the mean time of its first and last frame. With `each_frame` rules patches are evenly spaced
-    from 0, by the seconds that they stand for; frame numbers are rounded down exactly, where transformers' float32 is
-    one too high in videos of more than 100,000 frames, and where it takes a frame behind the end for some counts.
+    The timestamp of a temporal patch is the mean of its first and last frame. With `each_frame` rules, patches are
+    evenly spaced from 0 by their duration. Frame numbers are rounded down exactly, where transformers' float32 is one
+    too high in videos of more than 100,000 frames, and selects a frame past the end for some counts.
     Raises MEDIA_KEYS when the budget is less than one token per temporal patch and for a span without a frame, and
     MEDIA_TOO_NARROW.
     """
@@ -64,7 +64,7 @@ def plan_frames(meta: VideoMeta, vision: VisionSpec, span: tuple[float, float] |
 
 
 def plan_image(width: int, height: int, vision: VisionSpec) -> FramePlan:
-    """The size, grid and tokens of one image; total_pixels and max_pixels bound height x width. Raises as
+    """Plan size, grid and tokens of one image; total_pixels and max_pixels bound height x width. Raises as
     `plan_frames` does."""
     rules = _enlarging(vision.image, vision, 1)
 
@@ -77,7 +77,7 @@ def plan_image(width: int, height: int, vision: VisionSpec) -> FramePlan:
 
 
 def _enlarging(rules: PixelRules, vision: VisionSpec, frames: int) -> PixelRules:
-    """The rules with the lower bound that is asked for each of `frames`, which the largest size must allow."""
+    """The rules with the lower bound of `vision` for `frames` frames; the upper bound is raised where it is smaller."""
     if vision.min_pixels is None:
         return rules
     least = vision.min_pixels * frames
@@ -85,7 +85,7 @@ def _enlarging(rules: PixelRules, vision: VisionSpec, frames: int) -> PixelRules
 
 
 def _behind(meta: VideoMeta, second: float) -> float:
-    """The second at which the frame that begins then, or before, ends: `video_end` shows it, as in qwen-vl-utils."""
+    """End time of the frame that is displayed at `second`: `video_end` includes that frame, as in qwen-vl-utils."""
     if meta.frame_times_s is None:
         return (math.floor(round(second * meta.source_fps, 6)) + 1) / meta.source_fps
     number = int(np.searchsorted(meta.frame_times_s, second, side="right"))
@@ -93,8 +93,8 @@ def _behind(meta: VideoMeta, second: float) -> float:
 
 
 def _cut(meta: VideoMeta, span: tuple[float, float]) -> tuple[int, VideoMeta]:
-    """The first frame of a span, and what a probe would find in a file of the span alone: the frames whose time is
-    within it, its end excluded."""
+    """The first frame number of a span, and the metadata that a clip of the span alone would have: the frames with
+    timestamps inside, its end excluded."""
     if meta.frame_times_s is None:
         first, end = (min(meta.frame_count, math.ceil(round(at * meta.source_fps, 6))) for at in span)
     else:
@@ -110,7 +110,7 @@ def _cut(meta: VideoMeta, span: tuple[float, float]) -> tuple[int, VideoMeta]:
 
 
 def _sample(meta: VideoMeta, vision: VisionSpec) -> tuple[int, ...]:
-    """Source frame numbers: evenly spaced from the first to the last frame, by number or (variable rate) by time."""
+    """Source frame numbers, evenly spaced from the first frame to the last, by number or (variable rate) timestamp."""
     if vision.video.each_frame:
         return _sample_shares(meta, vision)
     count = _sample_count(meta, vision)
@@ -132,8 +132,8 @@ def _sample_count(meta: VideoMeta, vision: VisionSpec) -> int:
 
 
 def _sample_shares(meta: VideoMeta, vision: VisionSpec) -> tuple[int, ...]:
-    """Source frame numbers: the video in equal shares, by number or (variable rate) by time, and of each the frame that
-    is shown when it begins."""
+    """Source frame numbers: the video in equal shares, by number or (variable rate) by timestamp, and of each share the
+    frame that is displayed at its start."""
     count, frames = _share_count(meta, vision), meta.frame_count
     if meta.frame_times_s is None:
         return tuple(at * frames // count for at in range(count))
@@ -143,7 +143,7 @@ def _sample_shares(meta: VideoMeta, vision: VisionSpec) -> tuple[int, ...]:
 
 
 def _share_count(meta: VideoMeta, vision: VisionSpec) -> int:
-    """Whole temporal patches of frames; a video of fewer frames gives what it has."""
+    """Frame count as a multiple of the temporal patch size; a shorter video gives all its frames."""
     rules, step, fps = vision.video, vision.video.temporal_patch_size, vision.fps
     if fps is None:
         return max(step, round((vision.nframes or 0) / step) * step)
@@ -153,7 +153,7 @@ def _share_count(meta: VideoMeta, vision: VisionSpec) -> int:
 
 
 def _patch_times(meta: VideoMeta, times_s: tuple[float, ...], rules: PixelRules) -> tuple[float, ...]:
-    """The time of every temporal patch, see `plan_frames`."""
+    """The timestamp of every temporal patch, see `plan_frames`."""
     step = rules.temporal_patch_size
     if rules.each_frame:
         patch_s = step / (len(times_s) / meta.frame_count * meta.source_fps)
@@ -169,8 +169,8 @@ def _times(meta: VideoMeta, indices: tuple[int, ...]) -> tuple[float, ...]:
 
 
 def _within_budget(sides: FitSides, step: int, patches: int, rules: PixelRules, vision: VisionSpec) -> tuple[int, int]:
-    """The sides for the longest edge that is asked for (of `step` frames a patch), or for less where their tokens in
-    all temporal `patches` are over the budget; the sides themselves where these are asked for."""
+    """The sides for the requested longest edge (of `step` frames a patch), reduced where the tokens of all temporal
+    `patches` exceed the budget; explicit sides are only rounded."""
     if vision.sides is not None:
         least, most = (tokens * rules.factor**2 for tokens in SIDES_TOKENS)
         return _round_sides(1, 1, *vision.sides, rules.factor, least, most)
@@ -188,7 +188,7 @@ def _within_budget(sides: FitSides, step: int, patches: int, rules: PixelRules, 
         enough = patches * rules.factor**2 if key == "total_pixels" else rules.factor**2
         raise MEDIA_KEYS.error(f"vision.{key}", message, f"Set {key} to at least {enough}, or take fewer frames.")
     if patches * math.prod(sides(unbounded)) // rules.factor**2 <= budget:
-        return sides(unbounded)  # a narrow video may fit whole, and come out smaller than it must from a bounded edge
+        return sides(unbounded)  # a narrow video may fit unreduced; a bounded edge would make it smaller than needed
     while True:  # ends: at longest = 1 both sides are one factor, which is one token per patch
         height, width = sides(longest)
         tokens = patches * height * width // rules.factor**2
@@ -198,7 +198,7 @@ def _within_budget(sides: FitSides, step: int, patches: int, rules: PixelRules, 
 
 
 def _video_sides(frames: int, height: int, width: int, rules: PixelRules, longest: int) -> tuple[int, int]:
-    """(height, width) that transformers resizes a video to, given longest_edge."""
+    """(height, width) to which transformers resizes a video, given longest_edge."""
     factor, shortest = rules.factor, min(rules.min_pixels, longest)
     if rules.capped and rules.max_frame_tokens is not None:
         per_frame = min(rules.max_frame_tokens * factor**2, longest // frames)
@@ -211,8 +211,8 @@ def _video_sides(frames: int, height: int, width: int, rules: PixelRules, longes
 
 
 def _frame_sides(frames: int, height: int, width: int, rules: PixelRules, longest: int) -> tuple[int, int]:
-    """(height, width) that transformers resizes a video to where the bounds are those of a frame, given the longest
-    edge of all frames together."""
+    """(height, width) to which transformers resizes a video with bounds per frame, given the longest edge of all frames
+    together."""
     longest = max(1, longest // frames)
     shortest = min(rules.min_pixels, longest)
     if rules.capped and rules.shared_pixels is not None:
@@ -224,10 +224,10 @@ def _frame_sides(frames: int, height: int, width: int, rules: PixelRules, longes
 def _round_sides(
     frames: int, counted: int, height: int, width: int, factor: int, shortest: int, longest: int
 ) -> tuple[int, int]:
-    """Sides as multiples of `factor`, near the source's shape, frames x height x width between the two bounds.
+    """Sides as multiples of `factor`, near the source's aspect ratio, frames x height x width between the two bounds.
 
     `counted` is the frame count rounded to temporal patches: transformers compares with it, but scales with `frames`.
-    Python's round goes to the even neighbour at a half, and so does this.
+    Like Python's round, a half is rounded to the even neighbour.
     """
     if max(height, width) > MAX_ASPECT * min(height, width):
         message = f"the picture is {width} x {height}, more than {MAX_ASPECT}:1"

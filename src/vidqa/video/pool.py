@@ -1,4 +1,4 @@
-"""Decodes in worker processes that are killed when they hang: one bad file costs its time limit, not the run.
+"""Decode in worker processes that are killed when they hang: one bad file costs its time limit, not the run.
 
 with DecodePool(workers=4, timeout_s=60, transform="vidqa.engine.data.pixels:resize_frames") as pool:
     answers = [pool.submit(request) for request in requests]
@@ -31,9 +31,9 @@ from vidqa.video.source import place
 from vidqa.video.types import ImageMeta, VideoMeta
 
 START_LIMIT_S = 300.0  # a worker imports its transform before its first request; torch from a cold disk is slow
-RETIRE_AFTER = 2000  # requests; decoders lose some memory with every file, and a new worker begins without
-EXIT_WAIT_S = 5.0  # between a worker's closed pipe and its exit
-OUT_OF_MEMORY = 12  # exit code of a worker whose memory is limited otherwise than by the kernel's killer
+RETIRE_AFTER = 2000  # requests; decoders leak some memory with every file, and a new worker starts without
+EXIT_WAIT_S = 5.0  # between the end of a worker's pipe and its exit
+OUT_OF_MEMORY = 12  # exit code of a worker that hits a memory limit other than the kernel's OOM killer
 # The worker gets this process's module path, so that a program started from any folder finds the library.
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from vidqa.video.worker import main; main(sys.argv[2:])"
@@ -42,7 +42,7 @@ BOOT = (
 
 @dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """The header of a file. An untrusted file is not even opened in a process that others depend on."""
+    """A request for the metadata of a file: an untrusted file is not even opened in a process that others depend on."""
 
     path: str
     member: str | None
@@ -55,7 +55,7 @@ class ProbeRequest:
 
 @dataclass(frozen=True, slots=True)
 class DecodeRequest(ProbeRequest):
-    """Frames `indices` of a video (ignored for an image), resized by the pool's transform to `height` x `width`."""
+    """A request for frames `indices` of a video (ignored for an image), resized by the pool's transform."""
 
     indices: tuple[int, ...]
     height: int
@@ -64,7 +64,7 @@ class DecodeRequest(ProbeRequest):
 
 @dataclass(frozen=True, slots=True)
 class FramesFile:
-    """The frames of a request are in a file that the worker wrote."""
+    """The path of a file to which the worker wrote the frames of a request."""
 
     path: str
 
@@ -82,16 +82,16 @@ class _Job:
 
 
 class DecodePool:
-    """Worker processes, each served by a thread that waits for it no longer than `timeout_s` for each request.
+    """Worker processes, each served by a thread that waits at most `timeout_s` for each request.
 
     `transform` names a function "module:name", called in the worker as f(frames, height, width) on uint8
     [n, H, W, 3], a few frames at a time; it must treat frames one by one. Without it the frames come back as decoded.
     `store` names a function that writes all frames of a request to a file, f(path, frames): frames then reach other
     processes without passing through a pipe and through this process.
-    A request that takes too long gives VIDEO_DECODE_TIMEOUT and costs its worker, which is replaced; so does one that
-    makes the worker die (MEDIA_UNREADABLE). A worker that the system kills, which is what it does
-    when memory is full, says nothing about the file: the request is tried again while no other worker decodes, and
-    gives MEDIA_DECODER_KILLED where that one is killed, too. Workers die with this process, however it ends.
+    A request that takes too long gives VIDEO_DECODE_TIMEOUT, one that crashes the worker MEDIA_UNREADABLE; in both
+    cases the worker is replaced. A worker that the system kills, as it does when memory is full, says nothing about
+    the file: the request is tried again while no other worker decodes, and gives MEDIA_DECODER_KILLED if that worker
+    is killed, too. Workers end with this process, however it ends.
     """
 
     def __init__(self, workers: int, timeout_s: float, transform: str | None = None, store: str | None = None) -> None:
@@ -113,11 +113,11 @@ class DecodePool:
     def submit(
         self, request: ProbeRequest, *, store_at: str = "", admit: Callable[[], bool] | None = None
     ) -> Future[Any]:
-        """Resolves to uint8 frames, for a ProbeRequest to VideoMeta or ImageMeta, or to a Problem.
+        """Return a future of uint8 frames, for a ProbeRequest of VideoMeta or ImageMeta, or of a Problem.
 
-        With `store_at` it resolves to FramesFile once the frames are in that file, or to the frames where it cannot be
-        written. `admit` is called when a worker is free for the request, in one of the pool's threads; if it returns
-        False, the request is cancelled, and its exception is raised by the answer.
+        With `store_at` it resolves to FramesFile once the frames are in that file, or to the frames if it cannot be
+        written. `admit` is called in a thread of the pool when a worker is free for the request. If it returns False,
+        the request is cancelled; an exception in it is raised by the future.
         """
         if self.closed.is_set():
             raise RuntimeError("the decode pool is closed")
@@ -126,7 +126,7 @@ class DecodePool:
         return job.answer
 
     def close(self) -> None:
-        """Stops at once: what is waiting is cancelled, what is being decoded is cut off."""
+        """Stop at once: waiting requests are cancelled, running ones are cut off."""
         self.closed.set()
         while not self.waiting.empty():
             job = self.waiting.get()
@@ -141,7 +141,7 @@ class DecodePool:
 
 
 class _Slots:
-    """Admits any number of workers beside each other, or one alone; later ones wait for the one that waits."""
+    """A lock for any number of workers at once, or one alone, in the order of arrival."""
 
     def __init__(self, workers: int) -> None:
         self._workers, self._free, self._queue = workers, threading.Semaphore(workers), threading.Lock()
@@ -159,9 +159,9 @@ class _Slots:
 
 
 class _Server(threading.Thread):
-    """Owns one worker process: starts it when there is work, feeds it, replaces it when it fails.
+    """The thread of one worker process: starts it when there is work, feeds it, replaces it when it fails.
 
-    The worker is started by this thread and by no other, because the kernel's parent-death signal follows the thread.
+    No other thread may start the worker, because the kernel's parent-death signal follows the thread.
     """
 
     def __init__(self, pool: DecodePool) -> None:
@@ -172,14 +172,14 @@ class _Server(threading.Thread):
         self.served = 0  # requests of this worker
 
     def run(self) -> None:
-        # Workers inherit what this thread blocks: where a batch system asks every process of a job to stop, what the
-        # engine still has to decode is not lost.
+        # Workers inherit the blocked signals: where a batch system signals every process of a job to stop, the engine
+        # can still decode.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
         while (job := self.pool.waiting.get()) is not None:
             try:
                 if job.admit is not None and not job.admit():
                     job.answer.cancel()
-            except Exception as failed:  # noqa: BLE001  raised where the answer is waited for; this thread has to go on
+            except Exception as failed:  # noqa: BLE001  raised by the future; this thread must go on
                 job.answer.set_exception(failed)
                 continue
             if not job.answer.set_running_or_notify_cancel():
@@ -249,7 +249,7 @@ class _Server(threading.Thread):
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                process_group=0,  # a signal to the engine's group is not for its workers: they end with their parent
+                process_group=0,  # a signal to the engine's group must not reach workers: they end with their parent
                 env=child_environment(OMP_NUM_THREADS="1"),
             )
         self.served = 0
@@ -263,8 +263,8 @@ class _Server(threading.Thread):
         raise _StartFailed(f"a decode worker {self._exit_reason()} before its first request; see stderr")
 
     def _exit_reason(self) -> str:
-        """How the worker whose pipe has ended came to its end; one that still lives is killed. Raises _Killed where
-        neither the worker itself nor this process has ended it."""
+        """The reason why a worker closed its pipe; one that still runs is killed. Raises _Killed where the worker was
+        ended neither by itself nor by this process."""
         assert self.process is not None
         try:
             returncode = self.process.wait(EXIT_WAIT_S)
@@ -281,8 +281,8 @@ class _Server(threading.Thread):
 
 
 class _StartFailed(Exception):
-    """A worker that cannot start: a fault of the program or its installation, not of a file."""
+    """A worker cannot start: a fault of the program or its installation, not of a file."""
 
 
 class _Killed(Exception):
-    """A worker that was ended for a reason outside the file, as the kernel does when memory is full."""
+    """A worker was ended for a reason outside the file, for example by the kernel when memory is full."""

@@ -1,5 +1,5 @@
-"""What video and image files are: rate, length, size as shown; read from their headers, of a video from its packets and
-from the first bytes of the first picture, too: decoding all of it would take most of a probe's time.
+"""Metadata of video and image files: frame rate, length, displayed size. Read from headers; of a video also from its
+packets and the first bytes of its first picture. Decoding that whole picture would take most of a probe's time.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
     from av.video.stream import VideoStream
 
-FPS_TOLERANCE = 0.01  # 30 for 29.97 is how people write it
-CLIPPED_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")  # Pillow's, of values that 8 bits do not hold
-THREADS = 8  # a probe waits for the disk; FFmpeg lets go of the interpreter meanwhile
+FPS_TOLERANCE = 0.01  # relative; people write 30 for 29.97
+CLIPPED_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes of values that exceed 8 bits
+THREADS = 8  # a probe waits for the disk; FFmpeg releases the GIL meanwhile
 Header = VideoMeta | ImageMeta | list[Problem]
-# Decoders that give a picture, as far as they got, for a packet that ends too early.
+# Decoders that return a partial picture for a truncated packet.
 PARTIAL_DECODERS = ("h264", "hevc", "mpeg2video", "mpeg4")
 HEAD_BYTES = 4096  # parameter sets, messages, and the beginning of the picture itself
-NO_CONCEALMENT = {"ec": "0"}  # nobody looks at what is missing
-# Where the packets of these decoders are in pieces, each with its length before it, the byte of the extradata whose two
-# lowest bits say how many bytes a length has, less one (ISO 14496-15); such extradata begins with a 1.
+NO_CONCEALMENT = {"ec": "0"}  # the pixels of the partial picture are not used
+# Decoders whose packets may be pieces with a length prefix each: the index of the extradata byte whose two lowest bits
+# are the number of bytes of a length, less one (ISO 14496-15); such extradata begins with a 1.
 LENGTH_BYTES_AT = {"h264": 4, "hevc": 21}
-# A whole VP9 picture of 1 x 1 pixel. VP9 gives no picture for a head, but any that it gives is turned as the container
-# says.
+# A whole VP9 picture of 1 x 1 pixel. The VP9 decoder returns no picture for a truncated packet, but rotates any picture
+# that it returns as the container says.
 VP9_PICTURE = bytes.fromhex("8249834200000000060038241c197000002020003b00")
 
 
@@ -52,12 +52,11 @@ class MediaFile(Protocol):
 
 
 def probe(path: str | Path, member: str | None = None) -> VideoMeta:
-    """What is known of the video `path`, or of `member` of the uncompressed tar `path`.
+    """Read the metadata of the video `path`, or of `member` of the uncompressed tar `path`.
 
-    Size and rotation are those that the decoder gives its pictures, asked for with the head of the first one; whether
-    pictures are damaged only decoding tells. The frame count is the number of frames that are in the file, not what the
-    container claims. A few milliseconds for MP4 and MOV; other containers are read through once.
-    Raises MEDIA_UNREADABLE.
+    Size and rotation come from the decoder, for the head of the first picture; damaged pictures are found only by
+    decoding. The frame count is the number of frames that are in the file, not what the container claims.
+    Takes a few milliseconds for MP4 and MOV; other containers are read through once. Raises MEDIA_UNREADABLE.
     """
     with open_video(path, member, header_alone=True) as (container, stream):
         timeline = read_timeline(path, member, container, stream)
@@ -77,12 +76,12 @@ def probe(path: str | Path, member: str | None = None) -> VideoMeta:
 
 
 def probe_file(file: MediaFile) -> VideoMeta | ImageMeta:
-    """What is known of a video or image. Raises as `probe` and `probe_image` do."""
+    """Read the metadata of a video or image. Raises as `probe` and `probe_image` do."""
     return (probe_image if file.kind == "image" else probe)(file.path, file.member)
 
 
 def probe_many(media: Iterable[MediaFile]) -> list[Header]:
-    """The header of each medium, or its problems, in their order. A file with several media in it is read once."""
+    """Metadata of each medium, or its problems, in the order of `media`. A medium that occurs twice is read once."""
     media = list(media)
     files = {(medium.kind, medium.path, medium.member): medium for medium in media}
     with ThreadPoolExecutor(THREADS) as pool:
@@ -98,7 +97,7 @@ def _header(medium: MediaFile) -> Header:
 
 
 def header_warnings(header: VideoMeta | ImageMeta, where: object) -> list[Problem]:
-    """Warnings where a file is read differently from what its author may expect."""
+    """Warnings about a file that is read differently from what its author may expect."""
     warnings = []
     if isinstance(header, ImageMeta):
         if header.mode in CLIPPED_MODES:
@@ -118,7 +117,7 @@ def header_warnings(header: VideoMeta | ImageMeta, where: object) -> list[Proble
 
 
 def fps_disagreement(meta: VideoMeta, claimed_fps: float | None, where: object) -> Problem | None:
-    """A warning when an annotation's video_fps is not the file's (more than 1 % off)."""
+    """A warning when an annotation's video_fps differs from the file's by more than 1 %."""
     if claimed_fps is None or abs(claimed_fps - meta.source_fps) <= FPS_TOLERANCE * meta.source_fps:
         return None
     message = f"video_fps is {claimed_fps:g}, the file has {meta.source_fps:g} frames per second, which are used"
@@ -128,7 +127,7 @@ def fps_disagreement(meta: VideoMeta, claimed_fps: float | None, where: object) 
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What a stream's pictures look like: `width` and `height` as shown, after `rotation` (0, 90, 180 or 270 degrees
+    """Geometry of a stream's pictures: `width` and `height` as displayed, after `rotation` (0, 90, 180 or 270 degrees
     counter-clockwise) is applied."""
 
     width: int
@@ -139,7 +138,7 @@ class StreamInfo:
 def read_stream_info(
     path: str | Path, member: str | None, container: InputContainer, stream: VideoStream
 ) -> StreamInfo:
-    """The look of an opened stream, which must stand before its first packet. Raises MEDIA_UNREADABLE."""
+    """The geometry of an opened stream, which must stand before its first packet. Raises MEDIA_UNREADABLE."""
     look = _by_first_packet(container, stream)
     if look is not None:
         return look
@@ -156,7 +155,7 @@ def _stream_info(width: int, height: int, degrees: float) -> StreamInfo:
 
 
 def _by_first_packet(container: InputContainer, stream: VideoStream) -> StreamInfo | None:
-    """What the first packet alone says; None where its decoder wants more than that, or finds it broken."""
+    """The geometry by the first packet alone; None where its decoder needs more packets, or finds it broken."""
     from av.error import FFmpegError
 
     packet = next((packet for packet in container.demux(stream) if packet.size), None)
@@ -180,7 +179,7 @@ def _picture(decoder: VideoCodecContext, packet: Packet) -> VideoFrame | None:
 
 
 def _head(packet: Packet, decoder: VideoCodecContext) -> Packet:
-    """The packet cut off; a piece that is cut has the length of what is left of it."""
+    """Truncate a packet to HEAD_BYTES; the length prefix of a truncated piece is set to what is left of it."""
     data = bytearray(memoryview(packet)[:HEAD_BYTES])
     extradata, at_byte = decoder.extradata or b"", LENGTH_BYTES_AT.get(decoder.name, 0)
     if at_byte and len(extradata) > at_byte and extradata[0] == 1:
@@ -197,7 +196,7 @@ def _head(packet: Packet, decoder: VideoCodecContext) -> Packet:
 
 
 def _packet(data: bytes) -> Packet:
-    """A packet with memory of its own: decoders read beyond the end of what they are given."""
+    """A packet with memory of its own: decoders read beyond the end of the data."""
     from av import Packet
 
     packet = Packet(len(data))
@@ -209,8 +208,8 @@ def _of_vp9(packet: Packet, decoder: VideoCodecContext) -> StreamInfo | None:
     from av.error import FFmpegError
 
     decoder.width = decoder.height = 0
-    with suppress(FFmpegError):  # for a picture that is not whole, once its size is known
-        # A last byte of 0, since others might say that the packet is several pictures with an index at its end.
+    with suppress(FFmpegError):  # raised for the truncated picture, once its size is known
+        # The appended byte 0 is needed: other last bytes can mark an index of several pictures in one packet.
         decoder.decode(_packet(bytes(memoryview(packet)[:HEAD_BYTES]) + b"\0"))
     width, height = decoder.width, decoder.height
     turned = _picture(decoder, _packet(VP9_PICTURE)) if width and height else None

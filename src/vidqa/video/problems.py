@@ -1,4 +1,4 @@
-"""Problems of video and image files, and of what is asked of them."""
+"""Problems of video and image files, and of their sampling and resizing keys."""
 
 from vidqa.core.problem import Code, Exit
 

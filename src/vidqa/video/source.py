@@ -1,4 +1,4 @@
-"""Opens a video or image, a file of its own or a member of a tar read in place, and names what is wrong with it."""
+"""Open a video or image, a file of its own or a member of a tar read in place, and report why one cannot be opened."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 HASH_CHUNK = 1 << 20  # bytes
-# Containers whose header says all there is to know of a stream but its pixel format, so that FFmpeg need not decode
-# pictures to open them. For a frame that is decoded to be looked at, they are opened in full all the same: reordering
-# is guessed from the first pictures where the header does not say it.
+# Containers whose header states everything about a stream but its pixel format, so that FFmpeg need not decode pictures
+# to open them. To decode frames they are opened in full all the same: FFmpeg guesses reordering from the first pictures
+# where the header does not state it.
 SELF_DESCRIBING = ("mov", "matroska", "avi")
-MAX_PIXELS = 8192 * 8192  # of one picture; a decoder holds up to 17 of them
+MAX_PIXELS = 8192 * 8192  # of one picture; a decoder holds up to 17 pictures
 SCALE_DOWN = "Scale it down, for example with `ffmpeg -i FILE -vf scale=1920:-2 NEW.mp4`, or leave it out."
-# What holds its pictures itself. A playlist, a manifest or a list of files leads to others, which whoever sent the file
-# may not be meant to see; the rest are devices, sound, text and pictures.
+# Formats that contain their pictures. A playlist, a manifest or a list of files leads to other files, which the sender
+# of the file may not be allowed to read; the remaining formats are devices, sound, text and pictures.
 SELF_CONTAINED = (
     "mov,matroska,avi,mpegts,mpeg,mpegvideo,m4v,h264,hevc,vvc,av1,obu,ivf,flv,live_flv,asf,asf_o,ogg,gif,apng,mxf,nut,dv,"
     "wtv,rm,nsv,nuv,yuv4mpegpipe,mjpeg,dirac,vc1,h263,h261,gxf,swf,dhav,film_cpk,roq,smk,bink,webp_pipe,jpegxl_anim"
 )
-LIMITS = {"max_pixels": str(MAX_PIXELS)}  # FFmpeg's own, for pictures that are larger than the header says
+LIMITS = {"max_pixels": str(MAX_PIXELS)}  # FFmpeg's option, for pictures that are larger than the header says
 HEADER_ALONE = {"codec_whitelist": "none", "probesize": "32"}
 
 
 def place(path: str | Path, member: str | None) -> str:
-    """How problems name a medium."""
+    """The name of a medium in problems: PATH, or PATH!MEMBER."""
     return str(path) if member is None else f"{path}!{member}"
 
 
 def extent(path: str | Path, member: str | None) -> tuple[int, int]:
-    """(offset, length) in bytes of a medium inside the file `path`. Raises MEDIA_UNREADABLE."""
+    """Byte offset and length of a medium inside the file `path`. Raises MEDIA_UNREADABLE."""
     where = place(path, member)
     try:
         status = Path(path).stat()
     except (OSError, ValueError) as failed:
         reason = failed.strerror if isinstance(failed, OSError) else str(failed)
         raise MEDIA_UNREADABLE.error(where, f"{path} cannot be opened: {reason}") from failed
-    if not stat.S_ISREG(status.st_mode):  # a named pipe would hang whoever opens it
+    if not stat.S_ISREG(status.st_mode):  # opening a named pipe would hang
         raise MEDIA_UNREADABLE.error(where, f"{path} is not a regular file", "Give the path of a file.")
     offset, length = 0, status.st_size
     if member is not None:
@@ -73,7 +73,7 @@ def _member(path: str | Path, member: str, where: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=8)
 def _tar_members(path: str, size: int, mtime_ns: int) -> dict[str, tuple[int, int]]:
-    """Every plain file of a tar, by name: (offset, length). Size and time are part of the key, so a new tar is read."""
+    """Every plain file of a tar, by name: (offset, length). Size and mtime are keys, so a changed tar is reread."""
     with tarfile.open(path, "r:") as archive:
         return {entry.name: (entry.offset_data, entry.size) for entry in archive if entry.isreg()}
 
@@ -82,16 +82,16 @@ def _tar_members(path: str, size: int, mtime_ns: int) -> dict[str, tuple[int, in
 def _open_container(
     path: str | Path, member: str | None, options: dict[str, str] | None = None
 ) -> Iterator[InputContainer]:
-    """An FFmpeg container; whatever FFmpeg refuses, here or in the block, becomes MEDIA_UNREADABLE.
+    """Open an FFmpeg container; errors of FFmpeg, here or in the block, become MEDIA_UNREADABLE.
 
-    Only this file is ever opened: playlists, which name others, are refused. `options` are FFmpeg's own.
+    Only this file is opened: playlists, which name others, are refused. `options` are FFmpeg's.
     """
     import av
 
     offset, length = extent(path, member)
     file = str(Path(path).absolute())
     url = f"file:{file}" if member is None else f"subfile,,start,{offset},end,{offset + length},,:{file}"
-    # PyAV fails on titles that are not UTF-8 unless it is told not to; since 19 it never does, and cannot be told.
+    # PyAV before 19 fails on titles that are not UTF-8 without this option; PyAV 19 no longer has the option.
     lenient: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
     safe = {"protocol_whitelist": "file,subfile", "format_whitelist": SELF_CONTAINED, **LIMITS}
     try:
@@ -105,10 +105,10 @@ def _open_container(
 def open_video(
     path: str | Path, member: str | None, *, header_alone: bool = False
 ) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """A container and its first video stream that is not a cover picture; decoding uses one thread.
+    """Open a container and its first video stream that is not a cover picture; decoding uses one thread.
 
-    With `header_alone` no picture is decoded to open it, where the header says enough: many times as fast, and meant
-    for packets, not for frames that are looked at.
+    With `header_alone` no picture is decoded at opening if the header is sufficient: many times as fast, and meant for
+    reading packets, not for decoding frames.
     """
     with ExitStack() as stack:
         container = stack.enter_context(_open_container(path, member, HEADER_ALONE if header_alone else None))
@@ -144,7 +144,7 @@ def _says_enough(container: InputContainer) -> bool:
 
 
 def medium_hash(path: str, member: str | None) -> str | None:
-    """sha256 of a file's bytes, or of a member of an uncompressed tar in its place; None where they cannot be read,
+    """sha256 of a file's bytes, or of a member of an uncompressed tar, read in place; None where they cannot be read,
     which a probe of the same file explains."""
     try:
         offset, left = extent(path, member)

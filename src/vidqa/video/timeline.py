@@ -1,4 +1,4 @@
-"""When every frame of a file is shown: from its header where that is enough, from its packets where it is not."""
+"""Presentation timestamps of every frame of a file: from its header where that is enough, else from its packets."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.stream import VideoStream
 
-# A frame further than this part of a frame's time from its even place makes the rate variable. Below one half, so
-# that rounding a frame's time always gives its own number.
+# A frame that is off its evenly spaced timestamp by more than this fraction of a frame makes the rate variable. Below
+# one half, so that rounding a frame's timestamp always gives its own number.
 TOLERANCE = 0.25
-AVI_CHUNK = struct.Struct("<4sI")  # its kind and how many bytes follow
-# Streams without a container: FFmpeg invents their times, at 25 frames a second whatever their headers say.
+AVI_CHUNK = struct.Struct("<4sI")  # chunk type and how many bytes follow
+# Raw streams without a container: FFmpeg invents their timestamps, at 25 frames a second whatever their headers say.
 RAW = ("h264", "hevc", "vvc", "mpegvideo", "m4v", "h263", "h261", "mjpeg", "obu", "av1", "dirac", "vc1")
-SMALL_BYTES = 32  # of a packet that may say no more than that the picture before it stays
+SMALL_BYTES = 32  # largest size of a packet that may say only "repeat the previous picture"
 ASSUMED_FPS = 25.0  # FFmpeg's own, for a raw stream whose headers have no rate
 MAX_REORDERED = 16  # frames that a decoder holds back; no standard allows more
 PACKETS_DECODED = 33  # a keyframe and the longest group of pictures that are decoded after it and shown before it
-# Decoders that give such pictures all the same, with whatever they had in memory where the missing ones would be.
+# Decoders that return such pictures anyway, filling missing references with whatever is in memory.
 CONCEALING = ("h264",)
 
 
 class Stamp(NamedTuple):
-    """What a packet is known by: when it is shown, in ticks, whether it is a keyframe, and the CRC-32 of its bytes."""
+    """Identity of a packet: presentation timestamp in ticks, keyframe flag, and CRC-32 of its bytes."""
 
     pts: int | None
     is_keyframe: bool
@@ -45,7 +45,7 @@ class Stamp(NamedTuple):
 
     @classmethod
     def from_packet(cls, packet: Packet) -> Stamp | None:
-        """None for a packet without a picture that is shown."""
+        """The stamp of a packet; None for a packet without a displayed picture."""
         if not packet.size or packet.is_discard:
             return None
         return cls(packet.pts, packet.is_keyframe, zlib.crc32(memoryview(packet)))
@@ -53,9 +53,9 @@ class Stamp(NamedTuple):
 
 @dataclass(frozen=True)
 class PacketList:
-    """The packets of a stream in decoding order. Decoding begins with packet `first`, a keyframe where there is one;
-    `lost` pictures that are shown before it refer to others that the file does not have, and are no frames. `seconds`
-    are packets that hold the second field of a frame, which the packet before began."""
+    """The packets of a stream in decoding order. Decoding begins with packet `first`, a keyframe if there is one.
+    `lost` pictures are displayed before it but refer to others that the file lacks; they are not counted as frames.
+    `seconds` are the packets that hold the second field of a frame, which the packet before began."""
 
     stamps: tuple[Stamp, ...]
     first: int
@@ -64,7 +64,7 @@ class PacketList:
 
     @property
     def without_frames(self) -> int:
-        """Pictures at the beginning that are no frames."""
+        """Number of pictures at the beginning that are not counted as frames."""
         return self.first - sum(number < self.first for number in self.seconds) + self.lost
 
     @property
@@ -79,12 +79,12 @@ class Timeline:
 
     `fps` is the even rate, or the mean rate where `even` is false. `pts` [count] in units of `tick_s` seconds is None
     where it is start_pts + i / fps / tick_s. `keyframes` are frame numbers, approximate where pts is None.
-    `timed` is false where the container keeps no presentation times (AVI): frames can then only be counted. There a
-    frame may have no data, which means that the picture before it stays: `pictures` then has the numbers of the frames
-    that are pictures of their own.
+    `timed` is false where the container stores no presentation timestamps (AVI): frames can only be counted. An AVI
+    frame without data repeats the picture before it: `pictures` then holds the numbers of the frames that have a
+    picture.
 
-    `packets` is None where the container's own table, by which it also seeks, was read instead of the packets.
-    `rate_assumed`: no header says how many frames a second has.
+    `packets` is None where the container's index, by which it also seeks, was read instead of the packets.
+    `rate_assumed`: no header states a frame rate.
     """
 
     count: int
@@ -100,7 +100,7 @@ class Timeline:
     rate_assumed: bool = False
 
     def picture_at(self, number: int) -> int:
-        """Which picture of the stream is shown as frame `number`."""
+        """The number of the stream's picture that is displayed as frame `number`."""
         return number if self.pictures is None else int(np.searchsorted(self.pictures, number, "right")) - 1
 
     def pts_of(self, number: int) -> int:
@@ -109,27 +109,27 @@ class Timeline:
         return self.start_pts + round(number / self.fps / self.tick_s)
 
     def number_at(self, pts: int) -> int:
-        """The frame whose presentation time is `pts`."""
+        """The number of the frame whose presentation timestamp is `pts`."""
         if self.pts is None:
             return round((pts - self.start_pts) * self.tick_s * self.fps)
         return int(np.searchsorted(self.pts, pts))
 
     def times_s(self) -> np.ndarray:
-        """float64 [count]: the time of every frame, from 0."""
+        """The timestamp of every frame in seconds, from 0, as float64 [count]."""
         if self.pts is None:
             return np.arange(self.count) / self.fps
         return (self.pts - self.pts[0]) * self.tick_s
 
 
 def read_timeline(path: str | Path, member: str | None, container: InputContainer, stream: VideoStream) -> Timeline:
-    """The timeline of an opened stream, which is left where it was. Raises MEDIA_UNREADABLE.
+    """Read the timeline of an opened stream, whose read position is unchanged. Raises MEDIA_UNREADABLE.
 
-    MP4 and MOV hold a table of all frames, which is read with the header. Other containers, and tables that are
+    MP4 and MOV hold an index of all frames, which is read with the header. Other containers, and indices that are
     uneven, edited or incomplete, are read packet by packet, without decoding.
     """
     if container.format.name.startswith("mov") and stream.start_time is not None:
         timeline = _from_table(path, member, stream)
-        # Where every frame is a keyframe nothing is reordered, and frames may be large.
+        # A stream of keyframes only has no reordered frames, and its frames may be large.
         if timeline and (len(timeline.keyframes) == timeline.count or _begins_whole(container, stream)):
             return timeline
     with open_video(path, member, header_alone=True) as (again, again_stream):
@@ -137,7 +137,7 @@ def read_timeline(path: str | Path, member: str | None, container: InputContaine
 
 
 def _begins_whole(container: InputContainer, stream: VideoStream) -> bool:
-    """Whether a stream begins with a keyframe, and no frame is shown before it."""
+    """Whether a stream begins with a keyframe, and no frame is displayed before it."""
     packets = list(islice(container.demux(stream), MAX_REORDERED + 1))
     container.seek(stream.index_entries[0].timestamp, stream=stream, backward=True)
     shown = [packet.pts for packet in packets if packet.size and packet.pts is not None]
@@ -154,7 +154,7 @@ def _from_table(path: str | Path, member: str | None, stream: VideoStream) -> Ti
         message = f"the container lists {len(entries)} frames, the file ends after {whole}"
         raise MEDIA_UNREADABLE.error(place(path, member), message)
     tick_s = float(stream.time_base or 1)
-    # Decoding times: as evenly spaced as presentation times, in another order.
+    # Decoding timestamps: as evenly spaced as presentation timestamps, in another order.
     fps = _even_rate(np.array([entry.timestamp for entry in entries]) * tick_s, stream)
     if fps is None:
         return None
@@ -187,7 +187,7 @@ def _from_packets(path: str | Path, member: str | None, container: InputContaine
     pictures, begin = packets.pictures, packets.without_frames
     times = [stamp.pts for stamp in pictures if stamp.pts is not None]
     timed = name not in (*RAW, "avi") and len(times) == len(pictures)
-    # Only a decoder can say it of frames without times.
+    # Without timestamps only decoding shows whether pictures precede the first keyframe.
     leads = not timed or min(times[begin:]) < times[begin]
     intra = all(stamp.is_keyframe for stamp in pictures)
     if leads and not intra:
@@ -207,7 +207,7 @@ def _from_packets(path: str | Path, member: str | None, container: InputContaine
 
 
 def _timed(packets: PacketList, begin: int, times: list[int], stream: VideoStream) -> Timeline:
-    """The timeline of packets whose pictures are shown at these `times`, in ticks, from picture `begin` on."""
+    """The timeline of packets with presentation timestamps `times`, in ticks, from picture `begin` on."""
     start = times[begin] if packets.lost else min(times[begin:])
     pts = np.unique(np.array([time for time in times[begin:] if time >= start], np.int64))
     tick_s = float(stream.time_base or 1)
@@ -219,16 +219,16 @@ def _timed(packets: PacketList, begin: int, times: list[int], stream: VideoStrea
 
 
 def _counted(packets: PacketList, stated: Fraction | None, pictures: np.ndarray | None, count: int) -> Timeline:
-    """The timeline of frames that have no times: they follow each other at the rate that is `stated`."""
+    """The timeline of frames without timestamps, which follow each other at the `stated` rate."""
     fps = float(stated or ASSUMED_FPS)
     start = np.zeros(1, int)
     return Timeline(count, fps, True, 1.0, 0, None, start, False, pictures, packets, rate_assumed=not stated)
 
 
 def _empty_after(path: str | Path, member: str | None, stream: int, last: int) -> int:
-    """How many frames without data follow the data at byte `last` of an AVI, which FFmpeg leaves out.
+    """Number of frames without data after the data at byte offset `last` of an AVI; FFmpeg leaves them out.
 
-    Counted in the file: what the header says may be wrong, above all of a file that was cut off.
+    They are counted in the file, because the header may be wrong, above all for a file that was cut off.
     """
     offset, length = extent(path, member)
     empty, at = 0, last - AVI_CHUNK.size
@@ -236,7 +236,7 @@ def _empty_after(path: str | Path, member: str | None, stream: int, last: int) -
         while 0 <= at <= length - AVI_CHUNK.size:
             file.seek(offset + at)
             kind, size = AVI_CHUNK.unpack(file.read(AVI_CHUNK.size))
-            if kind == b"LIST":  # chunks that belong together; they follow
+            if kind == b"LIST":  # a group of chunks, which follow
                 size = 4
             elif kind != b"JUNK" and not (kind[:2].isdigit() or kind[:2] == b"ix"):
                 break
@@ -246,7 +246,7 @@ def _empty_after(path: str | Path, member: str | None, stream: int, last: int) -
 
 
 def _even_rate(times_s: np.ndarray, stream: VideoStream) -> float | None:
-    """The frame rate at which frames shown at `times_s` are evenly spaced; None where they are not."""
+    """The frame rate of evenly spaced timestamps `times_s`; None where they are uneven."""
     claimed = float(stream.average_rate or 0)
     if len(times_s) == 1:
         return claimed or 1.0
@@ -258,15 +258,15 @@ def _even_rate(times_s: np.ndarray, stream: VideoStream) -> float | None:
 
 
 def _mean_rate(times_s: np.ndarray) -> float:
-    """Frames per second of uneven frames, the last one shown as long as the middle one of them."""
+    """Mean frame rate of uneven frames, with the median frame duration as that of the last frame."""
     return len(times_s) / float(times_s[-1] - times_s[0] + np.median(np.diff(times_s)))
 
 
 def _lost_leading(path: str | Path, member: str | None, first: int, seconds: Set[int]) -> int:
-    """How many pictures are shown before keyframe packet `first` and cannot be decoded without what came before it.
+    """Number of pictures displayed before keyframe packet `first` that cannot be decoded without earlier packets.
 
-    0 where the decoder gives them all, or finds a packet damaged, which decoding reports. Where it leaves out one, none
-    of them counts: which one depends on the others. `seconds` are packets that give no picture of their own.
+    0 where the decoder returns them all, or finds a packet damaged, which decoding reports. Where it leaves out one,
+    all of them are lost: the others may refer to it. `seconds` are packets that give no picture of their own.
     """
     with open_video(path, member) as (container, stream):
         shown = _shown(container, stream, range(first, first + PACKETS_DECODED))
@@ -280,8 +280,8 @@ def _lost_leading(path: str | Path, member: str | None, first: int, seconds: Set
 
 
 def _not_coded(path: str | Path, member: str | None, first: int, small: list[int]) -> list[int]:
-    """Which of the `small` packets say that the picture before them stays, as MPEG-4 encoders do for frames that they
-    leave out. None for a decoder that reorders pictures: there such packets hold the place of one packed before."""
+    """The numbers among `small` of packets that repeat the picture before them, as MPEG-4 encoders write for dropped
+    frames. Empty for a decoder that reorders pictures: there such packets stand for a picture packed earlier."""
     with open_video(path, member) as (container, stream):
         shown = set(_shown(container, stream, {first, *small}))
         if stream.codec_context.has_b_frames or first not in shown:
@@ -290,7 +290,7 @@ def _not_coded(path: str | Path, member: str | None, first: int, small: list[int
 
 
 def _shown(container: InputContainer, stream: VideoStream, numbers: range | set[int]) -> list[int | None]:
-    """Of which of these packets the decoder gives a picture, in its order. Nothing where it finds one damaged."""
+    """Numbers of those packets for which the decoder returns a picture, in its order; empty if a packet is damaged."""
     from av.error import FFmpegError
 
     shown: list[int | None] = []

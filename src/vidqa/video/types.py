@@ -1,7 +1,6 @@
-"""What is known of a video, what is asked of it and by which keys, and what will be taken from it.
-
-The keys are those of a spec's table, and those beside one medium of a conversation, which take the place of the table's
-for that medium. Names and meaning are those of qwen-vl-utils.
+"""Types of the video layer: metadata of a file (VideoMeta, ImageMeta), sampling and resizing settings (VisionSpec), and
+the planned frames (FramePlan). The settings come from a table of the spec; keys beside one medium of a conversation
+override the table for that medium. Names and meaning of the keys are those of qwen-vl-utils.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ ORDERED = (("min_pixels", "max_pixels"), ("min_frames", "max_frames"), ("video_s
 
 @dataclass(frozen=True, slots=True)
 class VideoMeta:
-    """What a probe found in a file. `width` and `height` are as shown, after `rotation` (degrees) is applied.
+    """Metadata of a video file. `width` and `height` are as displayed, after `rotation` (degrees) is applied.
 
-    `frame_times_s` is filled only where the frame rate varies: the presentation time of every frame, from 0.
-    `frames_lost` pictures at the beginning cannot be decoded and are no frames, because they refer to pictures before
-    them. With `rate_assumed` no header states a frame rate.
+    `frame_times_s` holds the presentation timestamp of every frame, from 0; it is set only for a variable frame rate.
+    `frames_lost` counts pictures at the beginning that cannot be decoded, because they refer to pictures before them;
+    they are not counted as frames. `rate_assumed`: no header states a frame rate.
     """
 
     source_fps: float
@@ -50,7 +49,7 @@ class VideoMeta:
 
 @dataclass(frozen=True, slots=True)
 class ImageMeta:
-    """Size of an image as shown, after `orientation` (EXIF 1 to 8) is applied; `mode` is Pillow's, such as RGB."""
+    """Size of an image as displayed, after `orientation` (EXIF 1 to 8) is applied; `mode` is Pillow's, such as RGB."""
 
     width: int
     height: int
@@ -60,14 +59,14 @@ class ImageMeta:
 
 @dataclass(frozen=True, slots=True)
 class PixelRules:
-    """How a processor turns pixels into patches; read from the model folder by its family.
+    """Resizing and normalization rules of a processor, read from the model folder by the model family.
 
     `min_pixels` and `max_pixels` bound frames x height x width of one video (height x width of one image). One token
     covers factor x factor pixels of `temporal_patch_size` frames. The vision tower receives (pixel - mean) / std for
     each channel, in units of a uint8 pixel: the processor's rescale factor is folded in (127.5, not 0.5).
 
-    With `each_frame` the two bound height x width of every frame, and frames are taken otherwise: whole patches of
-    them, each at the start of its equal share of the video, instead of the first to the last.
+    With `each_frame` the two bound height x width of every frame, and sampling differs: the number of frames is a
+    multiple of the temporal patch size, and each frame is at the start of its equal share of the video.
     """
 
     patch_size: int
@@ -77,7 +76,7 @@ class PixelRules:
     max_pixels: int
     min_frames: int = 1
     max_frames: int = 1
-    capped: bool = False  # the processor's cap_pixels_per_frame: one of the next two bounds holds, too
+    capped: bool = False  # the processor's cap_pixels_per_frame: one of the next two bounds applies, too
     max_frame_tokens: int | None = None  # of each frame
     each_frame: bool = False
     shared_pixels: int | None = None  # with `each_frame`: of all temporal patches of a video
@@ -86,19 +85,19 @@ class PixelRules:
 
     @property
     def factor(self) -> int:
-        """Height and width are multiples of this."""
+        """Multiple of which height and width are, in pixels."""
         return self.patch_size * self.merge_size
 
 
 @dataclass(frozen=True, slots=True)
 class VisionSpec:
-    """What is asked of every video: exactly one of `fps` (sampled frames per second) and `nframes`.
+    """Frame sampling and resizing settings. Exactly one of `fps` (sampled frames per second) and `nframes` is set.
 
     `total_pixels` is the spec's key: an upper bound counted per temporal patch, so total_pixels / factor^2 is the
     largest number of tokens of one video (one image). `max_pixels`, the spec's key too, bounds every single frame (and
-    an image). The smaller one holds; None leaves the processor's own bound. `min_pixels` enlarges every frame that is
-    smaller. `sides` (height, width) is the size of every frame and image, whatever its shape. Of every video the part
-    `shown` is taken, (start, end) in seconds, the frame at its end included; None is the video's own end.
+    an image). The smaller bound applies; None leaves the processor's own bound. `min_pixels` enlarges every smaller
+    frame. `sides` (height, width) is the size of every frame and image, whatever its aspect ratio. `shown` is the used
+    part of every video, (start, end) in seconds, including the frame at its end; an end of None is the video's end.
     """
 
     video: PixelRules
@@ -114,9 +113,9 @@ class VisionSpec:
 
 @dataclass(frozen=True, slots=True)
 class FramePlan:
-    """What will be taken from one video or image: everything about it that training and evaluation must agree on.
+    """Planned frames of one video or image: everything about it that training and evaluation must agree on.
 
-    `indices` are source frame numbers in presentation order, not padded; `times_s` their true times, one each.
+    `indices` are source frame numbers in presentation order, not padded; `times_s` are their true timestamps.
     `grid` is (t, h, w) in patches; t counts temporal patches, the last frame repeated where the count is odd.
     """
 
@@ -128,12 +127,12 @@ class FramePlan:
     grid: tuple[int, int, int]
     tokens: int  # placeholders in the decoder: t * h * w / merge^2
     patches: int  # rows into the vision tower: t * h * w
-    patch_times_s: tuple[float, ...]  # one per temporal patch, as the model is told: see `plan.plan_frames`
+    patch_times_s: tuple[float, ...]  # one per temporal patch, as in the prompt: see `plan.plan_frames`
 
 
 def vision_spec(geometry: Geometry, **keys: Any) -> VisionSpec:
-    """What is asked of every medium of a model with this geometry, by the keys of a spec's table (`VISION_KEYS`); None
-    is unset. Exactly one of `fps` and `nframes`. Raises MEDIA_KEYS where the model has no such rule."""
+    """Build the settings of a model with this geometry from the keys of a spec's table (`VISION_KEYS`); None is unset.
+    Exactly one of `fps` and `nframes` is needed. Raises MEDIA_KEYS for a bound that the model's processor lacks."""
     if unknown := keys.keys() - set(VISION_KEYS):
         raise TypeError(f"unknown keys: {', '.join(sorted(unknown))}")
     if (keys.get("fps") is None) == (keys.get("nframes") is None):
@@ -143,8 +142,8 @@ def vision_spec(geometry: Geometry, **keys: Any) -> VisionSpec:
 
 
 def with_keys(vision: VisionSpec, keys: Mapping[str, Any]) -> VisionSpec:
-    """`vision` with the values of `keys` in place of its own; None is unset. Of the number of frames (fps with its
-    bounds, or nframes) and of the size (sides, or bounds in pixels) the last one asked for holds. Raises MEDIA_KEYS."""
+    """Override settings of `vision` by `keys`; None is unset. Keys of the frame count (fps with its bounds, or nframes)
+    replace earlier ones, as do keys of the size (sides, or bounds in pixels). Raises MEDIA_KEYS."""
     values = {name: value for name, value in keys.items() if value is not None}
     changes: dict[str, Any] = {name: values[name] for name in PIXEL_BOUNDS if name in values}
     if changes:
@@ -170,7 +169,7 @@ def with_keys(vision: VisionSpec, keys: Mapping[str, Any]) -> VisionSpec:
 
 
 def contradictions(keys: Mapping[str, float]) -> Iterator[str]:
-    """What keys of one medium say against each other, as qwen-vl-utils refuses it."""
+    """Yield contradictions between the keys of one medium, the same that qwen-vl-utils refuses."""
     if "fps" in keys and "nframes" in keys:
         yield "fps and nframes exclude each other"
     if ("resized_height" in keys) != ("resized_width" in keys):
@@ -181,7 +180,7 @@ def contradictions(keys: Mapping[str, float]) -> Iterator[str]:
 
 
 def without_effect(keys: Mapping[str, float]) -> Iterator[str]:
-    """Keys of one medium that other keys of it leave without effect, and why."""
+    """Yield the keys of one medium that other keys override, with the reason."""
     if "resized_height" in keys and "resized_width" in keys:
         yield from (f"{name}: resized_height and resized_width hold" for name in PIXEL_BOUNDS if name in keys)
     if "nframes" in keys:

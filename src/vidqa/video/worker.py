@@ -1,4 +1,4 @@
-"""One decode worker: reads requests from a pipe, answers with frames or a problem. Started by `vidqa.video.pool`."""
+"""Main loop of a decode worker: read requests from a pipe, send frames or a problem. Started by `vidqa.video.pool`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from vidqa.video.image import decode_image
 from vidqa.video.pool import OUT_OF_MEMORY, DecodeRequest, FramesFile
 from vidqa.video.probe import probe_file
 
-CHUNK = 8  # full-size frames in memory at once, fewer where they have more bytes than this together
+CHUNK = 8  # full-size frames in memory at once, fewer where together they exceed the next number of bytes
 CHUNK_BYTES = 1 << 26
 Transform = Callable[[np.ndarray, int, int], np.ndarray]
 
 
 def main(words: list[str]) -> None:
-    """`words`: the pipe's file descriptor, the parent's process id, names of the transform and of the store or ""."""
+    """Serve requests. `words`: file descriptor of the pipe, parent's process id, transform or "", store or ""."""
     handle, parent, *names = words
-    end_with(int(parent))  # even where a decoder hangs; the thread that started it serves it to its end
+    end_with(int(parent))  # even where a decoder hangs; the thread that started this process serves it to its end
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     pipe = Connection(int(handle))
-    gc.disable()  # looking through what the functions' libraries make takes a fifth of the start
+    gc.disable()  # collections during the imports of the two functions take a fifth of the start
     transform, store = (_load(name) if name else None for name in names)
     gc.freeze()
     gc.enable()
@@ -59,7 +59,7 @@ def main(words: list[str]) -> None:
 
 
 def _stored(store: Callable[[str, np.ndarray], None], path: str, frames: np.ndarray) -> bool:
-    """Whether the frames could be written; where not, who asked for them gets them and sees to the reason."""
+    """Whether the frames could be written; if not, the requester gets the frames and reports the reason."""
     try:
         store(path, frames)
     except OSError:
@@ -68,7 +68,7 @@ def _stored(store: Callable[[str, np.ndarray], None], path: str, frames: np.ndar
 
 
 def decode(request: DecodeRequest, transform: Transform | None) -> np.ndarray:
-    """uint8 frames of one request, transformed a few at a time so that long videos need little memory."""
+    """Decode one request to uint8 frames, transformed a few at a time so that long videos need little memory."""
     if request.kind == "image":
         pictures: Iterator[np.ndarray] = iter(decode_image(request.path, request.member))
         positions = np.zeros(1, int)

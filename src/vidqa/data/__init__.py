@@ -1,4 +1,4 @@
-"""Records and the media they name: annotation files of every accepted shape are read and checked here."""
+"""Records and their media: annotation files of all supported formats are read and checked here."""
 
 from vidqa.data.load import check_records, load_records
 from vidqa.data.record import MediaRef, Provenance, Record, Turn, fingerprint

@@ -1,8 +1,8 @@
 """Media inside archives. Two uses:
 
 * `open_archive`, `locate`: videos and images that records name inside a tar. An uncompressed tar is indexed and read in
-  place; of a compressed one the members that are needed are unpacked into the cache.
-* `unpack_beside`: tar and zip archives of published data sets, unpacked into the folder they lie in.
+  place; of a compressed one only the needed members are unpacked, into the cache.
+* `unpack_beside`: tar and zip archives of published data sets, unpacked into the folder of the archive.
 
 Only plain files are read, of bounded size; links and paths that lead out of a folder are not followed.
 """
@@ -31,7 +31,7 @@ from vidqa.data.media_cache import ALWAYS_ALLOWED_BYTES, MAX_EXPANSION, MAX_MEMB
 from vidqa.data.problems import DISK_SPACE, MEDIA_MISSING, TAR_BROKEN
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz")
-# The name of a member: videos.tar!a.mp4. Group 1 is the suffix of the archive.
+# Separator in the name of a member: videos.tar!a.mp4. Group 1 is the suffix of the archive.
 ARCHIVE_SEPARATOR = re.compile(r"(\.(?:tar|tar\.gz|tgz))!", re.IGNORECASE)
 READ_ERRORS = (tarfile.TarError, OSError, EOFError, zlib.error, ValueError, OverflowError, RecursionError)
 ZIP_ERRORS = (zipfile.BadZipFile, lzma.LZMAError, RuntimeError)  # RuntimeError: it is encrypted
@@ -39,8 +39,8 @@ WRITE_REFUSED = (*(errno.ENOSPC, errno.EDQUOT, errno.EFBIG), *(errno.EROFS, errn
 
 
 class Member(NamedTuple):
-    """Where a member's bytes are: under `name` in the tar `path`, or in the file `path` (`name` is None) once it is
-    unpacked."""
+    """Location of a member's bytes: `name` in the tar `path`, or, once it is unpacked, the file `path` (`name` is
+    None)."""
 
     path: str
     name: str | None
@@ -51,7 +51,7 @@ class Member(NamedTuple):
 class Archive:
     """The index of a tar: its plain files by name, without `./`.
 
-    `top` is the one folder that all members lie in, else "". `unpacked` is the cache folder of a compressed tar.
+    `top` is the folder that contains all members, else "". `unpacked` is the cache folder of a compressed tar.
     """
 
     path: str
@@ -60,21 +60,21 @@ class Archive:
     unpacked: Unpacked | None = None
 
     def unpack(self, names: set[str]) -> None:
-        """Unpack these members of a compressed tar into the cache, where `members` says that they are; an uncompressed
-        one needs nothing. Raises DATA_TAR_BROKEN, ENV_DISK_SPACE."""
+        """Unpack these members of a compressed tar to their paths in the cache; a no-op for an uncompressed tar.
+        Raises DATA_TAR_BROKEN, ENV_DISK_SPACE."""
         if self.unpacked and names:
             with _broken_archive_reported(self.path):
                 self.unpacked.unpack(names)
 
     @cached_property
     def by_file_name(self) -> dict[str, str]:
-        """Members by file name without folders; a file name that several members have is left out."""
+        """Members by file name without folders; file names shared by several members are left out."""
         counts = Counter(PurePosixPath(member).name for member in self.members)
         return {name: member for member in self.members if counts[name := PurePosixPath(member).name] == 1}
 
     def find(self, name: str) -> str | None:
-        """The member that an annotation means by `name`: as written, or with the top folder, or a folder with the
-        archive's name, added or left out. None if there is none."""
+        """The member for the name in an annotation: as written, or with the top folder, or a folder with the archive's
+        name, added or removed. None if there is none."""
         folders = [folder for folder in (self.top, os.path.basename(self.path).split(".", 1)[0]) if folder]
         candidates = [name, *(f"{folder}/{name}" for folder in folders)]
         candidates += [name.removeprefix(f"{folder}/") for folder in folders if name.startswith(f"{folder}/")]
@@ -82,10 +82,10 @@ class Archive:
 
 
 def locate(path: str, member: str | None) -> tuple[str, str | None]:
-    """Where to read the plain file `path` (`member` None) or a member of the archive `path`: (file, None), or (tar,
-    name of the member in it) for an uncompressed tar. The index of an archive is cached until the file changes.
+    """Locate the bytes of the plain file `path` (`member` None) or of a member of the archive `path`. Returns (file,
+    None), or (tar, member name) for an uncompressed tar. The archive's index is cached until the file changes.
 
-    Raises DATA_TAR_BROKEN, ENV_DISK_SPACE, and DATA_MEDIA_MISSING for a member that it does not have.
+    Raises DATA_TAR_BROKEN, ENV_DISK_SPACE, and DATA_MEDIA_MISSING for a missing member.
     """
     if member is None:
         return path, None
@@ -102,7 +102,7 @@ def locate(path: str, member: str | None) -> tuple[str, str | None]:
 
 @lru_cache(maxsize=8)
 def _cached_archive(path: str, size: int, mtime_ns: int) -> Archive:
-    """The index of an archive; size and time are part of the key, so that a changed one is read again."""
+    """The index of an archive; size and mtime are part of the key, so that a changed file is read again."""
     return open_archive(Path(path))
 
 
@@ -133,7 +133,7 @@ def open_archive(path: Path) -> Archive:
 
 @contextmanager
 def _broken_archive_reported(path: str | Path) -> Iterator[None]:
-    """Turn the many errors of broken archives into DATA_TAR_BROKEN, and what a disk refuses into ENV_DISK_SPACE."""
+    """Turn the many errors of broken archives into DATA_TAR_BROKEN, and refused writes into ENV_DISK_SPACE."""
     try:
         yield
     except (*READ_ERRORS, *ZIP_ERRORS) as broken:
@@ -154,16 +154,16 @@ def _tar_index(path: Path) -> dict[str, Member]:
 
 
 def archives_in(folder: Path) -> list[Path]:
-    """The videos and images archives that lie in a dataset folder."""
+    """The videos and images archives in a dataset folder."""
     names = [f"{stem}{suffix}" for stem in ("videos", "images") for suffix in SUFFIXES]
     return [folder / name for name in names if (folder / name).is_file()]
 
 
 def unpack_beside(archive: Path) -> int:
-    """Write the plain files of a tar or zip into the folder it lies in. Returns how many were written.
+    """Write the plain files of a tar or zip into the archive's folder. Returns the number of written files.
 
-    Members that would lie outside, links, and devices are left out. A file of the right size that is newer than the
-    archive is not written again. A file appears only when it is complete. Raises DATA_TAR_BROKEN, ENV_DISK_SPACE.
+    Links, devices and members with paths outside of the folder are left out. A file of the right size that is newer
+    than the archive is kept. A file appears only when it is complete. Raises DATA_TAR_BROKEN, ENV_DISK_SPACE.
     """
     written, archive_mtime_ns = 0, archive.stat().st_mtime_ns
     with _broken_archive_reported(archive):
@@ -185,13 +185,13 @@ def _is_extracted(target: Path, size: int, archive_mtime_ns: int) -> bool:
 
 
 def _plain_files(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """(name, bytes, content) of every plain file. Raises READ_ERRORS and what zipfile raises."""
+    """Yield (name, bytes, content) of every plain file. Raises READ_ERRORS and the errors of zipfile."""
     size = os.path.getsize(archive)
     if archive.suffix.lower() != ".zip":
         with open_tar(archive) as tar:
             for _, name, member in plain_members(tar, size):
                 content = tar.extractfile(member)
-                assert content is not None  # it is a plain file
+                assert content is not None  # a plain file has content
                 yield name, member.size, content
         return
     with zipfile.ZipFile(archive) as packed:

@@ -1,6 +1,6 @@
-"""Parts of a conversation: the keys that are known, the places of media, and where the thinking of an answer ends.
+"""Parts of a conversation: known keys, the slots of media, and the end of the thinking in an answer.
 
-A record may hold whatever else its author keeps in it: of its keys only those are named that a trainer gives a meaning.
+A record may hold any other keys of its author; only those that other trainers use are reported as unused.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from vidqa.video.types import KEYS_OF, VIDEO_KEYS, contradictions, without_effec
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 KIND_FIELDS = ("kind", "type", "question_type", "category")
-LEARNED = frozenset(("loss", "weight", "train"))  # of a turn: ms-swift's, OpenAI's and axolotl's
+LEARNED = frozenset(("loss", "weight", "train"))  # keys of a turn: of ms-swift, OpenAI and axolotl
 TURN_KEYS = {"from", "role", "value", "content", *LEARNED}
-# Of a record, with what other trainers do by it.
+# Keys of a record that other trainers use, with their meaning there.
 OTHERS = {
     **dict.fromkeys(("tools", "functions"), "tools that the model may call"),
     **dict.fromkeys(("audio", "audios"), "sound"),
@@ -36,17 +36,17 @@ TAG = re.compile(r"\n?<(video|image)>\n?")
 KINDS = ("video", "image")
 _LEADING = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
 _TAGS = re.compile(r"(</?think>)", re.IGNORECASE)
-MOST, MOST_FRAMES = 2**31, 768  # below any number; at most of nframes, as in a spec
+MOST, MOST_FRAMES = 2**31, 768  # exclusive bound of any number; largest nframes, as in a spec
 KIND_OF_TYPE = {float: "a number", int: "a whole number"}
 
 
 def turns_field(row: Mapping[str, Any]) -> str:
-    """The key under which a row has its turns, or would have them."""
+    """The key of a row's turns, whether or not the row has them."""
     return "conversations" if row.get("conversations") is not None else "messages"
 
 
 def unused_in_record(row: Mapping[str, Any]) -> list[str]:
-    """The keys of a record that other trainers give a meaning, and which have none here."""
+    """The keys of a record that other trainers use and that have no effect here."""
     twice = ["messages: conversations holds"] if row.get("conversations") and row.get("messages") else []
     if OTHERS.keys().isdisjoint(row):
         return twice
@@ -54,20 +54,20 @@ def unused_in_record(row: Mapping[str, Any]) -> list[str]:
 
 
 def unused_in_turn(turn: Mapping[str, Any]) -> list[str]:
-    """The keys of a turn that have no effect on it."""
+    """The keys of a turn that have no effect."""
     twice = ["content: value holds"] if "value" in turn and turn.get("content") not in (None, turn["value"]) else []
     return twice + unused_in(turn, TURN_KEYS)
 
 
 def unused_in(values: Mapping[str, Any], used_keys: Set[str]) -> list[str]:
-    """The keys of a turn or part that are not known and hold something: tables fill what a row lacks with null."""
+    """The unknown keys of a turn or part that are not empty: tables fill missing fields with null."""
     if values.keys() <= used_keys:
         return []
     return sorted(str(name) for name in values.keys() - used_keys if values[name] not in (None, "", [], {}))
 
 
 def is_learned(turn: Mapping[str, Any]) -> bool | str:
-    """Whether an assistant turn is learned, or what is wrong with the keys that say so."""
+    """Whether an assistant turn is learned, or an error message about its keys."""
     if LEARNED.isdisjoint(turn):
         return True
     flags = {name: turn[name] for name in sorted(LEARNED) if turn.get(name) is not None}
@@ -80,14 +80,14 @@ def is_learned(turn: Mapping[str, Any]) -> bool | str:
 
 
 def shows_media(turn: Any) -> bool:
-    """Whether a turn has a part that is no text."""
+    """Whether a turn has a part other than text."""
     content = turn.get("value", turn.get("content")) if isinstance(turn, dict) else None
     parts = content if isinstance(content, list) else ()
     return any(isinstance(part, dict) and part.get("type") not in (None, "text") for part in parts)
 
 
 def medium_name(kind: str, part: Mapping[str, Any]) -> tuple[Any, list[str]]:
-    """What names the medium of a part, under the first of the keys that may, and which others have no effect."""
+    """The name of a part's medium, from the first key that holds one, and the keys that have no effect."""
     names = [key for key in (kind, f"{kind}_url", "path", "url") if part.get(key) is not None]
     if not names:
         return None, []
@@ -100,7 +100,7 @@ def medium_name(kind: str, part: Mapping[str, Any]) -> tuple[Any, list[str]]:
 
 
 def medium_keys(kind: str, part: Mapping[str, Any], used_keys: Set[str]) -> tuple[MediumKeys, list[str], list[str]]:
-    """The keys of a part that say how its medium becomes frames, what is wrong with them, and which have no effect."""
+    """The sampling and resizing keys of a part's medium, errors in them, and the keys that have no effect."""
     keys: dict[str, float] = {}
     wrong, unused = [], []
     for name in unused_in(part, used_keys):
@@ -117,7 +117,7 @@ def medium_keys(kind: str, part: Mapping[str, Any], used_keys: Set[str]) -> tupl
 
 
 def _fits(name: str, value: float, number: type) -> bool:
-    """Whether a number is a value of the key; infinities and what is no number are none."""
+    """Whether a number is a valid value of the key; infinity and NaN are not."""
     is_large_enough = value > 0 or (name == "video_start" and value == 0)
     is_small_enough = value <= MOST_FRAMES if name == "nframes" else value < MOST
     return is_large_enough and is_small_enough and (number is float or value == int(value))
@@ -125,8 +125,8 @@ def _fits(name: str, value: float, number: type) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place for one medium in a user turn. `name` is set where the conversation itself names the file, `keys` where
-    it says beside it how that becomes frames."""
+    """A slot for one medium in a user turn. `name` is set where the conversation itself names the file; `keys` are the
+    sampling and resizing keys beside that name."""
 
     kind: str
     name: str | None = None
@@ -137,7 +137,7 @@ Piece = str | Slot
 
 
 def pieces_of_text(text: str) -> list[Piece]:
-    """Text cut at its <video> and <image> tags: "First <video>\\nWhy?" -> ["First ", Slot("video"), "Why?"]."""
+    """Split text at its <video> and <image> tags: "First <video>\\nWhy?" -> ["First ", Slot("video"), "Why?"]."""
     if "<" not in text:
         return [text]
     cut = TAG.split(text)  # text, kind, text, kind, ..., text
@@ -145,11 +145,11 @@ def pieces_of_text(text: str) -> list[Piece]:
 
 
 def fill_slots(slots: list[Slot], listed: dict[str, list[str]]) -> list[tuple[str, str]] | str:
-    """The (kind, name) of every slot in order, or what does not match.
+    """The (kind, name) of every slot in order, or an error message about a mismatch.
 
-    `listed` holds the names the record gives outside its conversation. Without any slot the listed media are placed
-    first, in the order of KINDS. A tag of one kind may stand for the other where the record lists no medium of its
-    kind: many published sets write <image> for their videos.
+    `listed` holds the names that the record gives outside its conversation. Without any slot the listed media are
+    placed first, in the order of KINDS. A tag may have the wrong kind where the record lists no medium of that kind:
+    many published sets write <image> for their videos.
     """
     names = [(kind, name) for kind in KINDS for name in listed.get(kind, ())]
     if not slots or (len(slots) == len(names) == 1 and slots[0].name is None):
@@ -180,9 +180,9 @@ def _counted(media: Iterable[tuple[str, str]]) -> str:
 
 
 def tidy(pieces: list[Piece]) -> list[Piece]:
-    """Adjacent texts joined and empty ones left out; nothing where there is nothing but white space.
+    """Join adjacent texts and drop empty ones; the result is empty if there is only white space.
 
-    Other white space stays as it is written: it is part of what the model reads.
+    Other white space stays as it is written, because the model reads it.
     """
     if all(isinstance(piece, str) and not piece.strip() for piece in pieces):
         return []
@@ -196,16 +196,16 @@ def tidy(pieces: list[Piece]) -> list[Piece]:
 
 
 def split_thinking(answer: str) -> tuple[str, str]:
-    """(thinking, the rest) of an annotated answer, as written; the first has its tags and the space around them, and is
-    empty where the answer does not begin with thinking."""
+    """Split an annotated answer into (thinking, rest), as written. The thinking includes its tags and the space around
+    them; it is empty if the answer does not begin with thinking."""
     match = _LEADING.match(answer)
     return (match.group(), answer[match.end() :]) if match else ("", answer)
 
 
 def without_thinking(response: str) -> tuple[str, bool]:
-    """(what a model said beside its thinking, whether thinking never ended).
+    """Split a model's response into (text outside of its thinking, whether the thinking never ended).
 
-    A template may open <think> itself: then only its end is there.
+    A template may open <think> itself: then the response has only the closing tag.
     """
     pieces = _TAGS.split(response)
     outside, inside = [pieces[0]], False
@@ -219,7 +219,7 @@ def without_thinking(response: str) -> tuple[str, bool]:
 
 
 def unclosed(answer: str) -> str:
-    """What is wrong with the tags of thinking in an annotated answer; empty where they are in order."""
+    """An error message about the thinking tags of an annotated answer; empty if they are balanced."""
     depth = 0
     for tag in _TAGS.findall(answer) if ">" in answer else ():
         depth += -1 if tag.startswith("</") else 1
@@ -229,7 +229,7 @@ def unclosed(answer: str) -> str:
 
 
 def is_text(value: Any) -> bool:
-    """Whether a value is a text without half a surrogate pair, which no file and no tokenizer can take."""
+    """Whether a value is a string without lone surrogates, which no file and no tokenizer can encode."""
     if not isinstance(value, str) or value.isascii():
         return isinstance(value, str)
     return not any("\ud800" <= character <= "\udfff" for character in value)

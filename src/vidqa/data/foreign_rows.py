@@ -1,4 +1,4 @@
-"""Rows of other systems as rows with a conversation: questions with lettered answers, columns, JSON inside a text."""
+"""Convert rows of other formats to rows with a conversation: multiple-choice questions, columns, JSON inside a text."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 MEDIA = ("video", "videos", "image", "images")
-STRUCT = {"path", "bytes"}  # of the columns that hold videos and images in tables
+STRUCT = {"path", "bytes"}  # fields of Video and Image columns in tables
 ASK_LETTER = "Answer with the option's letter from the given choices directly."
 PAIRS = "qa_pairs"
 
 
 def shaped(rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-    """The rows that the rows of a source stand for."""
+    """Convert the rows of a source; one row may become several."""
     for index, row in rows:
         yield from _rows_of(index, row)
 
 
 def _rows_of(index: int, row: Any) -> Iterator[tuple[int, Any]]:
-    """The rows that one row of a source stands for, each with the row's index.
+    """Convert one row of a source to one or more rows, each with the row's index.
 
     A row whose `qa_pairs` is a list becomes one row for each question, with the ids ID-0, ID-1 and so on.
     """
@@ -41,7 +41,7 @@ def _rows_of(index: int, row: Any) -> Iterator[tuple[int, Any]]:
 
 
 def _conversation(pair: dict[str, Any]) -> dict[str, Any]:
-    """A question with its choices, and the right letter; the question and its answer without them."""
+    """A conversation of a question with its choices and the correct letter, or of an open question and its answer."""
     answer, text = answer_of(pair), question_text(pair)
     answer_turns = [] if answer is None else [{"role": "assistant", "content": answer}]
     question = pair.get("question", "") if text is None else text
@@ -49,7 +49,7 @@ def _conversation(pair: dict[str, Any]) -> dict[str, Any]:
 
 
 def question_text(pair: Mapping[str, Any]) -> str | None:
-    """A question with its choices, one line each; None where a part of it is no text."""
+    """A question with its choices, one line each; None if a part of it is not text."""
     choices = choices_of(pair)
     lines = [pair.get("question", "")]
     if choices:
@@ -58,19 +58,19 @@ def question_text(pair: Mapping[str, Any]) -> str | None:
 
 
 def choices_of(pair: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The choices of a question by their letters; empty where it is an open one."""
+    """The choices of a question by letter; empty for an open question."""
     choices = pair.get("index2ans")
     return choices if isinstance(choices, dict) else {}
 
 
 def answer_of(pair: Mapping[str, Any]) -> Any:
-    """The right answer, by either of its names; None where there is none."""
+    """The correct answer, under either of its names; None if there is none."""
     return pair.get("answer", pair.get("correct_answer"))
 
 
 def _pair_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A preference pair of TRL (prompt, chosen, rejected), LLaMA-Factory (conversations, chosen, rejected) or ms-swift
-    (rejected_response) as a conversation that ends with the right answer, and the wrong one as `rejected`."""
+    """Convert a preference pair of TRL (prompt, chosen, rejected), LLaMA-Factory (conversations, chosen, rejected) or
+    ms-swift (rejected_response) to a conversation that ends with the chosen answer, and the other as `rejected`."""
     if row.get("rejected_response"):
         rest = {name: value for name, value in row.items() if name != "rejected_response"}
         return {**rest, "rejected": row.get("rejected") or row["rejected_response"]}
@@ -80,21 +80,21 @@ def _pair_row(row: dict[str, Any]) -> dict[str, Any]:
     field = next((name for name in ("prompt", "conversations", "messages") if row.get(name)), "prompt")
     rejected, right = row.get("rejected"), _turns(chosen, "assistant")
     before = right[:-1] or _turns(row.get(field) or [], "user")
-    if isinstance(rejected, list) and rejected[:-1] == right[:-1]:  # TRL's whole conversations, the prompt in both
+    if isinstance(rejected, list) and rejected[:-1] == right[:-1]:  # TRL's full conversations, both with the prompt
         rejected = rejected[-1:]
     rest = {name: value for name, value in row.items() if name not in ("chosen", "rejected", field)}
     return {**rest, "conversations": [*before, right[-1]], "rejected": rejected}
 
 
 def _turns(value: Any, role: str) -> list[Any]:
-    """The turns of a list or of one turn; a text is one of `role`."""
+    """The turns of a list or of one turn; a text becomes one turn of `role`."""
     if isinstance(value, list):
         return value
     return [value] if isinstance(value, dict) else [{"role": role, "content": value}]
 
 
 def _read_turns(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with turns, and a provenance, that were written as the text of JSON."""
+    """Decode turns, and a provenance, that are written as JSON text."""
     read = {}
     for field in ("conversations", "messages", "provenance", "prompt", "chosen", "rejected"):
         text = row.get(field)
@@ -102,12 +102,12 @@ def _read_turns(row: dict[str, Any]) -> dict[str, Any]:
             try:
                 read[field] = json.loads(text)
             except (ValueError, RecursionError):
-                continue  # reading the row says what it should be
+                continue  # reading the row reports the error
     return {**row, **read} if read else row
 
 
 def with_media(row: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """The row with `change` made to each medium that it names beside its conversation."""
+    """Apply `change` to each medium that the row names outside of its conversation."""
     changed = {
         field: [change(item) for item in value] if isinstance(value, list) else change(value)
         for field in MEDIA
@@ -117,7 +117,7 @@ def with_media(row: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, A
 
 
 def is_json(value: object) -> bool:
-    """Whether a value can be written as JSON: no bytes, no time, no NaN."""
+    """Whether a value can be written as JSON: no bytes, datetime or NaN."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -126,13 +126,13 @@ def is_json(value: object) -> bool:
 
 
 def _path(value: Any) -> Any:
-    """The path of a medium that is written as {"path": ...}."""
+    """The path of a medium written as {"path": ...}; other values unchanged."""
     is_path = isinstance(value, dict) and value.get("path") and not value.get("bytes") and value.keys() <= STRUCT
     return value["path"] if is_path else value
 
 
 def question_row(row: Any) -> Any:
-    """A row with a question and an answer of its own as one with turns; other rows as they are."""
+    """Convert a row with `question` and `answer` fields to one with turns; other rows are unchanged."""
     if not isinstance(row, dict) or {"conversations", "messages", PAIRS} & row.keys():
         return row
     if not {"question", "answer"} & row.keys():

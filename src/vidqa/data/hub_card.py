@@ -1,4 +1,4 @@
-"""The settings at the top of a README.md, the card that a model or a data set has on the Hugging Face hub."""
+"""Front matter of a README.md: the settings at the top of a model's or data set's card on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FENCE = "---"
 
 
 def front_matter(path: Path) -> dict[str, Any]:
-    """The settings of a card; none where there is no card, or no settings that can be read."""
+    """The settings of a card; empty where there is no card, or no readable settings."""
     try:
         with open_plain(path) as file:
             text = file.read(MAX_CARD_BYTES).decode("utf-8-sig", "replace").replace("\r\n", "\n")
@@ -27,5 +27,5 @@ def front_matter(path: Path) -> dict[str, Any]:
 
 
 def front_matter_text(settings: Mapping[str, Any]) -> str:
-    """Settings as they stand at the top of a card, without a line break at their end."""
+    """Format settings as front matter, without a line break at the end."""
     return f"{FENCE}\n{yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)}{FENCE}"

@@ -1,4 +1,4 @@
-"""Makes records of what a source gives, or says what is wrong with it; and reads annotations again without checks."""
+"""Turn the rows of a source into records, or report errors in them; and read annotations again without checks."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Pair(NamedTuple):
 
 
 def pairs_of(rows: Rows, reader: RowReader) -> Iterator[Pair]:
-    """A pair for every good row; what is wrong with the others goes to the reader's collector. At the end the media
-    that were found in compressed archives are unpacked. Raises DATA_TAR_BROKEN, ENV_DISK_SPACE."""
+    """Yield a pair for every valid row; errors of others go to the reader's collector. At the end media in compressed
+    archives are unpacked. Raises DATA_TAR_BROKEN, ENV_DISK_SPACE."""
     collector = reader.collector
     for index, row in rows:
         record = reader.read(index, row)
@@ -45,7 +45,7 @@ def pairs_of(rows: Rows, reader: RowReader) -> Iterator[Pair]:
 
 
 def read_pairs(rows: Rows, reader: RowReader) -> list[Pair]:
-    """All of `pairs_of`. An archive that cannot be unpacked is raised together with what else is wrong."""
+    """Read all of `pairs_of`. An archive that cannot be unpacked is raised together with the collected errors."""
     try:
         return list(pairs_of(rows, reader))
     except ProblemError as broken:
@@ -55,8 +55,8 @@ def read_pairs(rows: Rows, reader: RowReader) -> list[Pair]:
 def load_pairs(
     source: Source, only: Collection[str] | None = None, *, need_answers: bool = True
 ) -> tuple[list[Pair], list[Problem]]:
-    """Rows and records of a source, all or those with the ids `only`, and its warnings; media have names that an
-    annotation file may have, relative to `source.media.root`. Raises ProblemError with everything that is wrong."""
+    """Read rows and records of a source, all or those with the ids `only`, and its warnings. Media names are valid in
+    an annotation file: relative to `source.media.root`. Raises ProblemError with all errors."""
     if need_answers:
         _require_annotated(source)
     collector = ProblemCollector(str(source.path), need_answers)
@@ -70,7 +70,7 @@ def load_pairs(
 
 
 def _selected(rows: Rows, reader: RowReader, only: Collection[str]) -> Rows:
-    """The rows with these ids; others are counted, whatever is wrong with them."""
+    """The rows with these ids; others are only counted, without checks."""
     for index, row in rows:
         if isinstance(row, dict) and str(reader.id_of(index, row)) in only:
             yield index, row
@@ -79,7 +79,7 @@ def _selected(rows: Rows, reader: RowReader, only: Collection[str]) -> Rows:
 
 
 def named_by_path(pair: Pair, root: str) -> Pair:
-    """The pair with names by which an annotation file reaches media that were found by their last names."""
+    """Replace media names that were matched by file name alone by names that are valid in an annotation file."""
     names = {ref.written: _name_below(ref, root) for ref in pair.record.media}
     media = tuple(replace(ref, written=names[ref.written]) for ref in pair.record.media)
     return Pair(_with_names(pair.row, names, False), replace(pair.record, media=media))
@@ -92,7 +92,7 @@ def _name_below(ref: MediaRef, root: str) -> str:
 
 
 def _with_names(value: Any, names: Mapping[str, str], is_name: bool) -> Any:
-    """Part of a row with other names of its media."""
+    """Replace media names inside part of a row."""
     if isinstance(value, dict):
         return {key: _with_names(inner, names, is_name or key in NAME_FIELDS) for key, inner in value.items()}
     if isinstance(value, list):
@@ -107,10 +107,9 @@ def _require_annotated(source: Source) -> None:
 
 
 class Reading(TypedDict, total=False):
-    """What is asked of records. Without `need_answers` (True where it is left out) a record may end with a question,
-    and `prompt` is asked where there is none; the source may be media alone then. With `keep_missing` records whose
-    media are not there are kept; where the media are probed they turn out to be broken, and are dealt with like any
-    other broken file."""
+    """Options for reading records. Without `need_answers` (default True) a record may end with a question, `prompt` is
+    the question of records without one, and the source may be media alone. With `keep_missing` records with missing
+    media are kept: probing then finds these media broken, and they are handled like any other broken file."""
 
     need_answers: bool
     keep_missing: bool
@@ -120,7 +119,7 @@ class Reading(TypedDict, total=False):
 def check_records(
     annotation_path: str | Path, media_path: str | Path = "", **reading: Unpack[Reading]
 ) -> tuple[list[Record], list[Problem]]:
-    """Every good record of the annotations, and what is wrong with the others (see `load_records`)."""
+    """Every valid record of the annotations, and the problems of the others (see `load_records`)."""
     records, problems, _ = check_set(annotation_path, media_path, **reading)
     return records, problems
 
@@ -128,7 +127,7 @@ def check_records(
 def check_set(
     annotation_path: str | Path, media_path: str | Path, **reading: Unpack[Reading]
 ) -> tuple[list[Record], list[Problem], MediaSource | None]:
-    """What `check_records` gives, and where the media are; None where there is no such place."""
+    """The results of `check_records`, and the media source; None if the source cannot be opened."""
     collector = ProblemCollector(str(annotation_path), reading.get("need_answers", True))
     keep_missing, prompt = reading.get("keep_missing", False), reading.get("prompt", "")
     records: list[Record] = []
@@ -150,12 +149,12 @@ def check_set(
 
 
 def load_records(annotation_path: str | Path, media_path: str | Path = "", **reading: Unpack[Reading]) -> list[Record]:
-    """The records of a source, in its order. Raises ProblemError with everything that is wrong.
+    """Read the records of a source, in its order. Raises ProblemError with all errors.
 
     `annotation_path` is a .json or .jsonl file, or a folder that holds annotations.json or .jsonl (root mode: media
-    are named relative to that folder and must lie in it). `media_path` is a folder or a tar of media; without it media
-    are named relative to the annotation file. Absolute names are kept as written. A folder's own videos.tar(.gz) and
-    images.tar(.gz) are searched for what the folder itself lacks.
+    are named relative to that folder and must be inside it). `media_path` is a folder or a tar of media; without it
+    media are named relative to the annotation file. Absolute names are used as written. Media that a folder lacks are
+    searched in its videos.tar(.gz) and images.tar(.gz).
     """
     records, problems = check_records(annotation_path, media_path, **reading)
     raise_errors(problems)
@@ -163,8 +162,8 @@ def load_records(annotation_path: str | Path, media_path: str | Path = "", **rea
 
 
 class FastRow(NamedTuple):
-    """What answers are compared with: the last `question` and `answer`, the kind, and the first medium. What the
-    annotation lacks is None or empty, and of whatever type the annotation has it."""
+    """The fields of a row that scoring needs: the last `question` and `answer`, the kind, and the first medium. A field
+    that the annotation lacks is None or empty; its type is that of the annotation."""
 
     question: Any
     answer: Any
@@ -177,8 +176,8 @@ def is_annotation(row: Any) -> bool:
 
 
 def fast_row(row: dict[str, Any]) -> FastRow:
-    """What is read of a row for which `is_annotation` holds, without checks: whoever has answers has read the
-    annotations with all of them before, and a million rows are read in seconds."""
+    """Read a row for which `is_annotation` holds, without checks: a program with answers has read the annotations
+    with all checks before, and this reads a million rows in seconds."""
     question = answer = medium = None
     for turn in row.get(turns_field(row)) or ():
         if not isinstance(turn, dict):

@@ -1,4 +1,4 @@
-"""Finds the media that records name, in a folder, by absolute path, or inside a tar; and tells media by their names."""
+"""Find the media that records name, in a folder, by absolute path, or inside a tar; tell their kind by file name."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ WITHOUT = "without such records: preflight.py --fix FILE, or engine.on_bad_sampl
 
 
 def kind_of(name: str) -> str | None:
-    """video or image, by the ending of a file's name; None for other files."""
+    """Kind of medium by file suffix, "video" or "image"; None for other files."""
     lower = name.lower()
     return "video" if lower.endswith(VIDEOS) else "image" if lower.endswith(IMAGES) else None
 
 
 def is_medium(name: str) -> bool:
-    """Whether a file is a video or an image by its name, and neither hidden nor in a hidden folder: other systems leave
-    such files beside those of a user."""
+    """Whether a file is a video or an image by its name, and neither hidden nor in a hidden folder: some systems store
+    hidden metadata files with such names."""
     parts = name.split("/")
     return not any(part.startswith(".") and part != "." for part in parts) and kind_of(name) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class NotFound:
-    """Why a medium was not found, ready to become a problem of the record that names it. `path` is where a file that
-    is merely missing would be."""
+    """The reason why a medium was not found, from which the record's problem is made. `path` is the expected path of a
+    missing file."""
 
     code: Code
     message: str
@@ -47,14 +47,14 @@ class NotFound:
 
 @dataclass
 class MediaSource:
-    """Where the media of one annotation file lie. Every name is looked up once, however many records use it.
+    """The media of one annotation file. Every name is looked up once, however many records use it.
 
-    `folder` is absolute. With `closed` (root mode) absolute names must lie inside it, too. With `own` the folder holds
-    the annotations as well, as a set that somebody sent does: links in it are followed only where they stay in it.
-    Archives are opened when a name is not found in the folder. What is found in a compressed one is there to be read
-    after `unpack`: one reading of the archive for all that was asked for. `named` are files by their last names, for
-    sets whose records name no folder; with it, members of archives are found by their last names, too. `in_tables`
-    tells that the folder is one of the cache, with media that the tables hold: it may be emptied.
+    `folder` is absolute. With `closed` (root mode) absolute names must be inside it, too. With `own` the folder holds
+    the annotations as well, as a received data set does: its links are followed only if they stay inside.
+    Archives are opened when a name is not found in the folder. Members of compressed archives are readable after
+    `unpack`, which reads each archive once for all found members. `named` maps file names to paths, for sets whose
+    records name no folder; with it, members of archives are matched by file name, too. `in_tables`: the folder is in
+    the cache, which may be emptied, and holds media from table columns.
     """
 
     folder: str | None
@@ -65,7 +65,7 @@ class MediaSource:
     in_tables: bool = False
     _results: dict[tuple[str, str], MediaRef | NotFound] = field(default_factory=dict)
     _folders: dict[str, str] = field(default_factory=dict)
-    _due: dict[str, tuple[Archive, set[str]]] = field(default_factory=dict)  # members found and not unpacked yet
+    _due: dict[str, tuple[Archive, set[str]]] = field(default_factory=dict)  # members found but not yet unpacked
     _named: dict[str, Archive] = field(default_factory=dict)
 
     @cached_property
@@ -74,26 +74,26 @@ class MediaSource:
 
     @cached_property
     def homes(self) -> tuple[str, ...]:
-        """Where links may lead: into the folder, and from a snapshot in the hub's cache to the files behind it."""
+        """Allowed targets of links: the folder, and for a snapshot in the hub's cache the files behind it."""
         real = Path(os.path.realpath(self.folder or os.sep))
         repositories = [above.parent for above in (real, *real.parents) if above.name == "snapshots"]
         return (str(real), *(str(repository / "blobs") for repository in repositories))
 
     def find(self, kind: str, written: str) -> MediaRef | NotFound:
-        """The medium that an annotation calls `written`."""
+        """The medium for the name `written` in an annotation."""
         result = self._results.get((kind, written))
         if result is None:
             result = self._results[kind, written] = self._look_up(kind, written)
         return result
 
     def unpack(self) -> None:
-        """Unpack what was found in compressed archives so far. Raises DATA_TAR_BROKEN, ENV_DISK_SPACE."""
+        """Unpack the members found in compressed archives so far. Raises DATA_TAR_BROKEN, ENV_DISK_SPACE."""
         due, self._due = self._due, {}
         for archive, names in due.values():
             archive.unpack(names)
 
     def resolved(self) -> list[MediaRef]:
-        """Every medium that was asked for and is there."""
+        """Every medium that was looked up and found."""
         return [ref for ref in self._results.values() if isinstance(ref, MediaRef)]
 
     def _look_up(self, kind: str, written: str) -> MediaRef | NotFound:
@@ -131,7 +131,7 @@ class MediaSource:
         return MediaRef(kind, written, *archive.members[member], archived=archived)
 
     def _in_named_archive(self, kind: str, written: str, path: str) -> MediaRef | NotFound | None:
-        """What is written as archive.tar!member, as results and gap tables name it."""
+        """The medium for a name written as archive.tar!member, as in results and gap tables."""
         parts = archive_and_member(path)
         if parts is None or not os.path.isabs(path) or not os.path.isfile(parts[0]):
             return None
@@ -147,7 +147,7 @@ class MediaSource:
         return next((member for member in members if member), None)
 
     def _by_last_name(self, kind: str, written: str, name: str) -> MediaRef | NotFound | None:
-        """The one file whose path ends like the name, or else the one of its last name; in the archives, too."""
+        """The one file whose path ends like the name, or else the only one with its file name; archives included."""
         if self.named is None:
             return None
         last = os.path.basename(name)
@@ -160,7 +160,7 @@ class MediaSource:
         return next((member for member in members if member), None)
 
     def _led_out(self, written: str, path: str) -> NotFound | None:
-        """A file that a link out of the set's own folder stands for; the folder may be somebody else's work."""
+        """The error for a link that leads out of the data set's own folder; such a set may come from a third party."""
         if not self.own or not _inside(path, self.folder or os.sep):
             return None
         above, name = os.path.split(path)
@@ -189,7 +189,7 @@ class MediaSource:
 
     @property
     def root(self) -> str:
-        """The folder or archive that names are relative to."""
+        """The folder or archive to which names are relative."""
         return self.folder or str(self.archive_paths[0])
 
     @property
@@ -215,7 +215,7 @@ def media_source(annotation_path: Path, media_path: str, *, root_mode: bool) -> 
 
 
 def _other_spellings(name: str) -> Iterator[tuple[str, str]]:
-    """(a name that is written like this one on another system, what differs)."""
+    """Yield (other spelling of the name, how it differs): as other systems would write it."""
     yield name.replace("\\", "/"), "folders are separated by / here"
     for form in ("NFC", "NFD"):
         yield unicodedata.normalize(form, name), f"the file's name has its accents in another Unicode form ({form})"
@@ -226,7 +226,7 @@ def _inside(path: str, folder: str) -> bool:
 
 
 def _file_size(path: str) -> int | None:
-    """Bytes of the file, or None where there is none. Pipes and devices count as there: decoding judges them."""
+    """Size of the file in bytes, or None if there is none. Pipes and devices count as files: decoding refuses them."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):  # ValueError: a NUL byte in the name

@@ -1,10 +1,10 @@
-"""Media in the cache for as long as there is room: members of compressed archives as far as records name them, and
-media that a table holds as bytes, as Video and Image columns of Hugging Face do.
+"""The cache of media, limited by disk space: members of compressed archives that records name, and media that a table
+holds as bytes, as Video and Image columns of Hugging Face do.
 
-archives/KEY/index.json   of an archive every plain file: its number among the members and its size
-archives/KEY/members/     those that were named so far; of a table each named for its content, so that rows share it
-archives/KEY.lock         held while the two are made
-archives/KEY.used         held by every process that may read the members, until it ends; touched when one begins
+archives/KEY/index.json   of an archive: number and size of every plain file among its members
+archives/KEY/members/     the members named so far; of a table, files named by content hash, so that rows share them
+archives/KEY.lock         held while the two are written
+archives/KEY.used         held by every process that may read the members, until it ends; touched when it starts
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from vidqa.core.locks import POLL_S, locked, try_lock
 from vidqa.data.foreign_rows import with_media
 from vidqa.data.problems import DISK_SPACE
 
-LOCK_WAIT_S = 6 * 3600.0  # for another process that reads the same archive, which may be terabytes
+LOCK_WAIT_S = 6 * 3600.0  # for another process that reads the same archive, which may have terabytes
 INDEX, MEMBERS, PARTIAL = "index.json", "members", "partial"
-SHARE = 0.5  # of the room that the cache's disk has without them: what all unpacked members may take
+SHARE = 0.5  # limit of all unpacked members, as a share of the disk space that is free without them
 MAX_MEMBERS = 1_000_000
-# What a compressed archive may expand to, members that nobody names included: these are read, too, to get past them.
+# Expansion limit of a compressed archive. Members that no record names count: they are decompressed, too, to skip them.
 MAX_EXPANSION = 100  # times its size
 ALWAYS_ALLOWED_BYTES = 1 << 30  # also of a small archive
-LONGEST_NAME = 1 << 20  # bytes; names, and what else stands in headers of their own, are read into memory
+LONGEST_NAME = 1 << 20  # bytes; names, and other data in extra headers, are read into memory
 PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 GNU = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 BLOCK = 1 << 20
@@ -44,7 +44,7 @@ NAMED = 24  # characters of a content's hash in a name
 
 
 class _Header(tarfile.TarInfo):
-    """A member's header, of a size that is read into memory without harm."""
+    """A member's header, limited to a size that fits in memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
@@ -55,10 +55,10 @@ class _Header(tarfile.TarInfo):
 
 
 def plain_members(tar: tarfile.TarFile, size: int) -> Iterator[tuple[int, str, tarfile.TarInfo]]:
-    """(number, name without `./`, member) of each plain file inside the own tree of an archive of `size` bytes."""
+    """Yield (number, name without `./`, member) of each plain file of an archive of `size` bytes; no paths outside."""
     number, most = 0, max(ALWAYS_ALLOWED_BYTES, MAX_EXPANSION * size)
     while (member := tar.next()) is not None:
-        tar.members.clear()  # type: ignore[attr-defined]  # a TarFile keeps them all
+        tar.members.clear()  # type: ignore[attr-defined]  # a TarFile would keep all of them in memory
         if number >= MAX_MEMBERS:
             raise tarfile.ReadError(f"it has more than {MAX_MEMBERS:,} members")
         if member.offset_data + member.size > most:
@@ -71,14 +71,14 @@ def plain_members(tar: tarfile.TarFile, size: int) -> Iterator[tuple[int, str, t
 
 
 def open_tar(path: Path) -> tarfile.TarFile:
-    """A tar, compressed unless its name ends in .tar. Raises what tarfile raises, also for headers and numbers of
-    members that no memory holds."""
+    """Open a tar, compressed unless its name ends in .tar. Raises errors of tarfile, also for headers and numbers of
+    members that do not fit in memory."""
     is_plain = path.name.lower().endswith(".tar")
     return tarfile.open(path, "r:" if is_plain else "r:gz", tarinfo=_Header)
 
 
 class Unpacked:
-    """The place of one compressed archive in the cache. No process evicts it before this one has ended."""
+    """The cache folder of one compressed archive. No process evicts it before this one has ended."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -87,7 +87,7 @@ class Unpacked:
         self.lock = self.folder.with_suffix(".lock")  # of ranks that start together one unpacks, the others wait
         with locked(self.lock, wait_s=LOCK_WAIT_S):
             index = _read_index(self.folder / INDEX)
-            if index is None:  # not here yet, or of a process that was killed
+            if index is None:  # not here yet, or left by a process that was killed
                 remove(self.folder, owner=self.folder.parent)
                 with open_tar(path) as tar:
                     members = plain_members(tar, path.stat().st_size)
@@ -100,12 +100,12 @@ class Unpacked:
         return {name: size for name, (_, size) in self._index.items()}
 
     def path_of(self, name: str) -> str:
-        """Where a member is once it is unpacked."""
+        """The path of a member, whether or not it is unpacked."""
         return f"{self.folder}/{MEMBERS}/{name}"
 
     def unpack(self, names: Iterable[str]) -> None:
-        """Write these members to their paths, each of which appears only when it is whole. Raises ENV_DISK_SPACE, and
-        what tarfile and the disk raise."""
+        """Write these members to their paths; a file appears only when it is complete. Raises ENV_DISK_SPACE, and
+        errors of tarfile and the disk."""
         with locked(self.lock, wait_s=LOCK_WAIT_S):
             due = {self._index[name][0]: name for name in names if not self._is_there(name)}
             if not due:
@@ -133,7 +133,7 @@ class Unpacked:
 
 
 def make_room(own: Path, needed: int, source: Path) -> None:
-    """Evict what was not used for longest until `needed` bytes of `source` have room in the folder `own` beside the
+    """Evict the least recently used folders until `needed` bytes of `source` fit into the folder `own` beside the
     rest. Raises ENV_DISK_SPACE."""
     root = own.parent
     held = {folder: _bytes_below(folder) for folder in root.iterdir() if folder.is_dir()}
@@ -154,7 +154,7 @@ def make_room(own: Path, needed: int, source: Path) -> None:
 
 @cache
 def in_use(folder: Path) -> int:
-    """Keep a folder from being evicted until this process ends; gives the open file that does it."""
+    """Keep a folder from being evicted until this process ends. Returns the open file that holds the lock."""
     path = folder.with_suffix(".used")
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -165,7 +165,7 @@ def in_use(folder: Path) -> int:
 
 
 def _evict(folder: Path) -> bool:
-    """Whether the folder could be removed: no process that lives has asked for it."""
+    """Remove the folder unless a running process uses it. Return whether it was removed."""
     with folder.with_suffix(".used").open("a") as handle:
         if not try_lock(handle.fileno(), folder.with_suffix(".used")):
             return False
@@ -188,7 +188,7 @@ def _bytes_below(folder: Path) -> int:
 
 
 def _read_index(path: Path) -> dict[str, tuple[int, int]] | None:
-    """The index of an earlier process; None where it is not there or damaged."""
+    """The index written by an earlier process; None where it is missing or damaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, tuple[int, int]])
     except (OSError, ValueError, RecursionError):
@@ -197,25 +197,25 @@ def _read_index(path: Path) -> dict[str, tuple[int, int]] | None:
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
     content = tar.extractfile(member)
-    assert content is not None  # it is a plain file
+    assert content is not None  # a plain file has content
     with content, target.open("wb") as out:
         shutil.copyfileobj(content, out, BLOCK)
-    with suppress(OverflowError, OSError):  # what is kept of a file holds when it was evicted and is unpacked again
+    with suppress(OverflowError, OSError):  # caches by mtime stay valid when it is unpacked again
         os.utime(target, (member.mtime, member.mtime))
 
 
 class EmbeddedMedia:
-    """The place of one table's media, by the table's `key`. `elsewhere` is the folder that paths without bytes are
-    relative to."""
+    """The cache folder of one table's media, by the table's `key`. `elsewhere` is the folder to which paths without
+    bytes are relative."""
 
     def __init__(self, key: str, elsewhere: Path) -> None:
         self.home = cache_folder() / "archives" / key
         self.folder = self.home / MEMBERS
         self.elsewhere = elsewhere
-        self._room = 0  # bytes that may be written before room is asked for again
+        self._room = 0  # bytes that may be written before the next call of make_room
 
     def unpacked(self, row: Any) -> Any:
-        """The row with the names of its media in place of their bytes. Raises ENV_DISK_SPACE."""
+        """Write the media of a row to files, and return the row with their names. Raises ENV_DISK_SPACE."""
         return with_media(row, self._named) if isinstance(row, dict) else row
 
     def _named(self, value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 Decode workers make an 8 x 8 grey thumbnail of each sampled frame. The signature of a file is the thumbnails of three
 frames; its bits, one for each cell brighter than the mean, are an average hash. Files with near hashes are compared by
-their greys and their correlation. Signatures are cached.
+grey levels and correlation. Signatures are cached.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from vidqa.video.probe import Header
 from vidqa.video.types import VideoMeta
 
 SIDE = 8
-SAME_BITS = 4  # of 64: thumbnails that differ in no more are the same, if their greys are
-LIKELY_BITS = 14  # of 64: up to here the correlation decides; cells as grey as the mean tip with every encoding
+SAME_BITS = 4  # of 64: thumbnails that differ in at most so many are the same, if their grey levels are close
+LIKELY_BITS = 14  # of 64: up to here the correlation decides; cells near the mean flip with every encoding
 NEAR_CORRELATION = 0.98
-MOST_GREY = 6.0  # levels of 255 that thumbnails differ in on average
-FINE = 8  # pixels of each cell and side that are looked at
-PIECE, WIDE = 256, 16384  # files compared with how many others at once, to bound memory
-PAIRS_AT_ONCE = 1 << 16  # pairs whose greys are compared at once
-MOST_PAIRS = 1_000_000  # that are named; clips that are all black make more
-EVENLY = 8  # frames that a plan takes by default; its first, middle and last are sampled
+MOST_GREY = 6.0  # mean difference of grey levels, of 255
+FINE = 8  # sampled pixels per side of each cell
+PIECE, WIDE = 256, 16384  # files compared with so many others at once, to bound memory
+PAIRS_AT_ONCE = 1 << 16  # pairs whose grey levels are compared at once
+MOST_PAIRS = 1_000_000  # of a result; a data set of black clips has more
+EVENLY = 8  # evenly spaced frame numbers, as in a default plan; the first, middle and last are sampled
 MOST_WORKERS = 16
 TIMEOUT_S = 60.0
 MOST_KEPT = 1_000_000  # files in the cache
-AT_ONCE = 4096  # files between two saves, so that an interruption loses no more
+AT_ONCE = 4096  # files between two saves: the most that an interruption loses
 THUMBNAILS = "vidqa.data.near_duplicates:thumbnails"  # the transform of a decode pool
-# The names in the cache are older than those here.
+# Table and column names of the cache are older than the names in this module.
 TABLE = "CREATE TABLE IF NOT EXISTS glance (path TEXT, member TEXT, stamp TEXT, seen BLOB, PRIMARY KEY (path, member))"
 Frames = tuple[int, ...]
 
 
 def thumbnails(frames: np.ndarray, height: int, width: int) -> np.ndarray:
-    """uint8 [N, 64] of uint8 [N, H, W, 3]: the mean grey of every cell of an 8 x 8 grid."""
+    """Mean grey levels of the cells of an 8 x 8 grid: uint8 [N, H, W, 3] to uint8 [N, 64]."""
     count, tall, wide = frames.shape[:3]
     side = SIDE * FINE
     rows, columns = np.arange(side) * tall // side, np.arange(side) * wide // side
@@ -56,15 +56,15 @@ def thumbnails(frames: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def signature(frames: np.ndarray) -> bytes:
-    """The signature of a file with the thumbnails uint8 [N, 64]: its first, middle and last one, 192 bytes."""
+    """The signature of a file with the thumbnails uint8 [N, 64]: the first, middle and last of them, 192 bytes."""
     return frames[[0, len(frames) // 2, len(frames) - 1]].tobytes()
 
 
 def near_duplicate_pairs(these: Sequence[bytes], those: Sequence[bytes]) -> list[tuple[int, int]]:
-    """Pairs of indices of signatures that are near duplicates, at most MOST_PAIRS.
+    """Index pairs of signatures that are near duplicates, at most MOST_PAIRS.
 
-    In each of the three thumbnails the greys differ by at most MOST_GREY on average, and at most SAME_BITS of the hash
-    differ, or LIKELY_BITS where the thumbnails correlate by NEAR_CORRELATION.
+    In each of the three thumbnails the grey levels differ by at most MOST_GREY on average, and the hashes in at most
+    SAME_BITS, or in at most LIKELY_BITS where the thumbnails correlate by NEAR_CORRELATION.
     """
     pairs: list[tuple[int, int]] = []
     if these and those:
@@ -76,7 +76,7 @@ def near_duplicate_pairs(these: Sequence[bytes], those: Sequence[bytes]) -> list
 
 
 def groups_alike(media: Iterable[MediaRef], headers: Mapping[str, Header]) -> tuple[list[list[str]], int, int]:
-    """(groups of keys of near duplicates, how many pairs there are, how many media could be decoded)."""
+    """Return (groups of keys of near duplicates, number of pairs, number of decodable media)."""
     by_key = signatures(media, headers)
     keys = sorted(by_key)
     groups, pairs = near_duplicate_groups([by_key[key] for key in keys])
@@ -84,7 +84,7 @@ def groups_alike(media: Iterable[MediaRef], headers: Mapping[str, Header]) -> tu
 
 
 def near_duplicate_groups(signatures: Sequence[bytes]) -> tuple[list[list[int]], int]:
-    """(groups of indices of near duplicates, directly or in a chain, how many pairs there are)."""
+    """Return (groups of indices of near duplicates, directly or in a chain, number of pairs)."""
     if not signatures:
         return [], 0
     all_thumbnails = _thumbnails_of(signatures)
@@ -103,7 +103,7 @@ def near_duplicate_groups(signatures: Sequence[bytes]) -> tuple[list[list[int]],
 
 
 def _pairs(left: np.ndarray, right: np.ndarray) -> Iterator[np.ndarray]:
-    """int [N, 2]: some of the pairs of near duplicates, until all were given."""
+    """Yield all pairs of near duplicates, in arrays int [N, 2]."""
     left_bits, right_bits = _bits(left), _bits(right)
     for start in range(0, len(left), PIECE):
         for other in range(0, len(right), WIDE):
@@ -122,7 +122,7 @@ def _pairs(left: np.ndarray, right: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _correlation(one: np.ndarray, another: np.ndarray) -> np.ndarray:
-    """float32 [N]: the smallest of the three thumbnails' correlations; 0 for one of a single grey."""
+    """The smallest of the three thumbnails' correlations, float32 [N]; 0 for a thumbnail of uniform grey."""
     one = one - one.mean(axis=-1, keepdims=True)
     another = another - another.mean(axis=-1, keepdims=True)
     sizes = np.linalg.norm(one, axis=-1) * np.linalg.norm(another, axis=-1)
@@ -130,18 +130,18 @@ def _correlation(one: np.ndarray, another: np.ndarray) -> np.ndarray:
 
 
 def _thumbnails_of(signatures: Sequence[bytes]) -> np.ndarray:
-    """float32 [N, 3, 64]"""
+    """Decode signatures to thumbnails, float32 [N, 3, 64]."""
     return np.frombuffer(b"".join(signatures), np.uint8).reshape(len(signatures), 3, SIDE * SIDE).astype(np.float32)
 
 
 def _bits(grey: np.ndarray) -> np.ndarray:
-    """uint64 [N, 3]: which cells are brighter than their thumbnail's mean."""
+    """Average hashes, uint64 [N, 3]: a bit is set where a cell is brighter than its thumbnail's mean."""
     bright = grey > grey.mean(axis=-1, keepdims=True)
     return np.packbits(bright, axis=-1).view(np.uint64)[..., 0]
 
 
 def sampled_frames(header: Header) -> Frames | None:
-    """The numbers of the frames; None where the file cannot be read."""
+    """The numbers of the sampled frames; None where the file cannot be read."""
     if isinstance(header, VideoMeta):
         evenly = np.linspace(0, header.frame_count - 1, EVENLY).round().astype(int)
         return tuple(evenly[[0, EVENLY // 2, EVENLY - 1]].tolist())
@@ -151,9 +151,9 @@ def sampled_frames(header: Header) -> Frames | None:
 def signatures(
     media: Iterable[MediaRef], headers: Mapping[str, Header], timeout_s: float = TIMEOUT_S
 ) -> dict[str, bytes]:
-    """The signature of each medium, by its key; one that cannot be decoded in time is left out.
+    """The signature of each medium, by its key; media that cannot be decoded in time are left out.
 
-    `headers` are those of the media, by key. A signature in the cache holds while the file's size and time do.
+    `headers` are the metadata of the media, by key. A cached signature is valid while the file's size and mtime are.
     """
     sampled = {ref.key: (ref, frames) for ref in media if (frames := sampled_frames(headers[ref.key]))}
     by_key = _cached(sampled)
@@ -181,7 +181,7 @@ def signatures(
 
 
 def keep_signatures(entries: Iterable[tuple[MediaRef, Frames, bytes]], headers: Mapping[str, Header]) -> None:
-    """Keep signatures that were made elsewhere, where they are of the frames that are sampled here."""
+    """Cache signatures computed elsewhere, if they are of the frames that are sampled here."""
     _keep([entry for entry in entries if entry[1] == sampled_frames(headers[entry[0].key])])
 
 
@@ -190,7 +190,7 @@ def _place() -> Path:
 
 
 def _stamp(ref: MediaRef, frames: Frames) -> str:
-    """Changes with the file, and with the frames that are sampled. Raises OSError."""
+    """Cache key that changes with the file and with the sampled frames. Raises OSError."""
     status = os.stat(ref.path)
     return f"{status.st_size} {status.st_mtime_ns} {frames}"
 
@@ -198,7 +198,7 @@ def _stamp(ref: MediaRef, frames: Frames) -> str:
 def _cached(sampled: Mapping[str, tuple[MediaRef, Frames]]) -> dict[str, bytes]:
     cached = {}
     with (
-        suppress(sqlite3.Error, OSError, UnicodeError),  # not there yet, or damaged: what is missing is decoded
+        suppress(sqlite3.Error, OSError, UnicodeError),  # no cache yet, or damaged: missing signatures are computed
         closing(sqlite3.connect(f"{_place().absolute().as_uri()}?mode=ro", uri=True)) as table,
     ):
         for key, (ref, frames) in sampled.items():
@@ -210,13 +210,13 @@ def _cached(sampled: Mapping[str, tuple[MediaRef, Frames]]) -> dict[str, bytes]:
 
 
 def _keep(entries: Iterable[tuple[MediaRef, Frames, bytes]]) -> None:
-    """Write down what was found; where that cannot be done, the files are decoded again the next time."""
+    """Write signatures to the cache; where that fails, the files are decoded again the next time."""
     try:
         rows = [(ref.path, ref.member or "", _stamp(ref, frames), content) for ref, frames, content in entries]
         if rows:
             _place().parent.mkdir(parents=True, exist_ok=True)
             _write(rows)
-    except (sqlite3.OperationalError, OSError, UnicodeError):  # locked for long, a full disk, a file that is gone
+    except (sqlite3.OperationalError, OSError, UnicodeError):  # locked for long, a full disk, a deleted file
         pass
     except sqlite3.DatabaseError:  # damaged
         remove(_place(), owner=_place().parent)

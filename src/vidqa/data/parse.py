@@ -1,4 +1,4 @@
-"""Turns one row of an annotation file into a record, or says everything that is wrong with it."""
+"""Turn one row of an annotation file into a record, or report all errors in it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ NO_MEDIUM = 'if that is not meant, name the file, for example "video": "clip-1.m
 
 @dataclass
 class RowReader:
-    """Reads the rows of one file; what is wrong goes to `collector`. Ids must be unique among its rows, and those of
-    `ids`, the ids of earlier files with the places of their rows.
+    """Reader of the rows of one file; errors go to `collector`. Ids must be unique among its rows and those of `ids`,
+    the ids of earlier files with their row numbers.
 
-    Where the collector needs answers every conversation must end with an assistant turn; else the question is enough:
-    in a conversation, in the field `question`, or `prompt` for a record that has none. With `by_line` the indices of
-    rows are the lines of the file on which they begin, and are shown as editors write them. With `keep_missing` a
-    record whose medium is not there is warned of and kept: who probes the medium finds it broken.
+    If the collector needs answers, every conversation must end with an assistant turn; else a question is enough: in a
+    conversation, in the field `question`, or `prompt` for a record that has none. With `by_line` row indices are the
+    numbers of the lines on which rows begin, written as editors do. With `keep_missing` a record with a missing medium
+    is kept with a warning: the probe of the medium reports it as broken.
     """
 
     name: str
@@ -50,18 +50,18 @@ class RowReader:
     keep_missing: bool = False
     ids: dict[str, int] = field(default_factory=dict)
     prompt: str = ""
-    rows: int = field(default=0, init=False)  # read so far
+    rows: int = field(default=0, init=False)  # number of rows read so far
 
     def place(self, file: str, index: int) -> str:
-        """Where a row stands, for problems."""
+        """The location of a row, for problems."""
         return f"{file}:{index}" if self.by_line else f"{file}[{index}]"
 
     def id_of(self, index: int, row: dict[str, Any]) -> Any:
-        """The row's id, of any type; its number where it has none."""
+        """The row's id, of any type; the row number if it has none."""
         return (self.rows if self.by_line else index) if row.get("id") is None else row["id"]
 
     def read(self, index: int, row: Any) -> Record | None:
-        """The record of a row, or None where something is wrong with it."""
+        """Read a row into a record; None if it has an error."""
         before = self.collector.errors
         row_reader = _Row(self, index, row)
         record = row_reader.record()
@@ -74,7 +74,7 @@ class RowReader:
 
 
 class _Row:
-    """One row while it is read."""
+    """One row while it is being read."""
 
     def __init__(self, reader: RowReader, index: int, row: Any) -> None:
         self.reader, self.index, self.row = reader, index, row
@@ -128,7 +128,7 @@ class _Row:
         return float(value)
 
     def _rejected(self) -> str | None:
-        """The wrong answer of a preference pair: a text, a turn of the assistant, or a list of one turn."""
+        """The rejected answer of a preference pair: a text, an assistant turn, or a list of one turn."""
         value = self.row.get("rejected")
         if value in (None, "", [], {}):
             return None
@@ -147,7 +147,7 @@ class _Row:
         return kind if kind and is_text(kind) else None
 
     def _provenance(self) -> Provenance | None:
-        """An origin alone, or an object. What says something else is a field of the user's own: it warns, and stays."""
+        """The provenance: an origin alone, or an object. Any other value is a field of the user's: a warning."""
         value = self.row.get("provenance")
         if value is None:
             return None
@@ -163,7 +163,7 @@ class _Row:
         return None
 
     def _records_inside(self) -> str | None:
-        """What to do about an object that is no record and holds records, in a list or by their ids; else None."""
+        """A remedy for an object that is not a record but contains records, in a list or by id; else None."""
         for name, value in self.row.items():
             if isinstance(value, list) and value and isinstance(value[0], dict):
                 return f"if the records are the list in {SHORT.repr(name)}, make that list the whole file"
@@ -172,7 +172,7 @@ class _Row:
         return None
 
     def _listed(self) -> dict[str, list[str]]:
-        """The media named beside the conversation, by kind."""
+        """The media named outside of the conversation, by kind."""
         listed: dict[str, list[str]] = {}
         for kind in KINDS:
             for key in (kind, f"{kind}s"):
@@ -205,7 +205,7 @@ class _Row:
         return [turn for turn in spoken if turn is not None]
 
     def _with_system(self, spoken: list[Spoken]) -> list[Spoken]:
-        """The conversation with the record's field `system` as its first turn, as LLaMA-Factory and ms-swift do it."""
+        """Prepend the record's field `system` as the first turn, as LLaMA-Factory and ms-swift do."""
         text = self.row.get("system")
         if text in (None, ""):
             return spoken
@@ -218,7 +218,7 @@ class _Row:
         return spoken
 
     def _question(self) -> Spoken:
-        """The turn of a record that is a question alone, or only media, about which others know what to ask."""
+        """The turn of a record that is a question alone, or only media, without a question."""
         question = self.row.get("question")
         if question is None and not self.reader.prompt:
             self.is_unasked = True
@@ -240,7 +240,7 @@ class _Row:
     def _place(
         self, spoken: list[Spoken], listed: dict[str, list[str]]
     ) -> tuple[tuple[MediaRef, ...], tuple[Turn, ...]]:
-        """The media in order, and the turns with their indices."""
+        """The media in order, and the turns with indices of media."""
         slots = [piece for turn in spoken for piece in turn.pieces if isinstance(piece, Slot)]
         filled = fill_slots(slots, listed)
         if isinstance(filled, str):

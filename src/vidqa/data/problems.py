@@ -1,4 +1,4 @@
-"""Problems of annotations, of the media they name, and of fetching and storing both; and what collects many of them."""
+"""Problems of annotations, of their media, and of fetching and storing both; and a collector of many problems."""
 
 from __future__ import annotations
 
@@ -132,14 +132,14 @@ TO_FETCH = Code(
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """The first names, for a message: "a, b, c, d, e and 7 more"."""
+    """Join the first names, for a message: "a, b, c, d, e and 7 more"."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(str(name)[:80] for name in names[:NAMED]) + more
 
 
 class ProblemCollector:
-    """Problems in the order they were found, at most `SHOWN` of each code and then one that counts the rest. Without
-    `need_answers` rows may be questions alone."""
+    """Problems in the order in which they were found, at most `SHOWN` of each code and then one that counts the rest.
+    Without `need_answers` rows may be questions alone."""
 
     def __init__(self, file: str, need_answers: bool = True) -> None:
         self.file = file

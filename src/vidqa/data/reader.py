@@ -1,6 +1,6 @@
-"""Reads JSON lists and JSON lines, of annotations and of results, into rows as they were written.
+"""Read JSON lists and JSON lines, of annotations and of results, into rows as they were written.
 
-A large list is cut into its elements, which are decoded one by one.
+A large list is split into its elements, which are decoded one by one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from vidqa.core.problem import Code, ProblemError
 from vidqa.data.problems import EMPTY, FIELD, FILE_MISSING, SYNTAX, ProblemCollector
 
 BOM = b"\xef\xbb\xbf"
-DEEPEST = 64  # lists and objects within each other in a record; more could be read and then not be written
+DEEPEST = 64  # nesting levels of lists and objects in a record; Python can read more levels than it can write
 TOO_DEEP = f"nested too deeply: more than {DEEPEST} lists and objects within each other"
-MEANT = (".json", ".jsonl", ".csv", ".tsv", ".parquet")  # files of a folder without them that may be meant
+MEANT = (".json", ".jsonl", ".csv", ".tsv", ".parquet")  # files suggested for a folder without annotations
 WRITE_AGAIN = "The file was cut off, by a full disk or a copy that was broken off: write or copy it again."
 LONGEST_ESCAPE = 6  # characters, as of \\u00e9
-BLANK = " \t\r\n"  # JSON's whitespace: str.strip() takes control characters, too, which no JSON file may hold
+BLANK = " \t\r\n"  # JSON's whitespace: str.strip() also removes control characters, which JSON does not allow
 LITERALS = ("true", "false", "null")
-WRONG = (ValueError, RecursionError)  # no JSON, nested too deeply, or a number of thousands of digits
+WRONG = (ValueError, RecursionError)  # invalid JSON, nested too deeply, or a number of thousands of digits
 _CUT = msgspec.json.Decoder(list[msgspec.Raw])
 _VALUE = msgspec.json.Decoder()
 _PATIENT = json.JSONDecoder()
@@ -35,8 +35,8 @@ _BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 
 class Fault(NamedTuple):
-    """Something that is no row. `place` is what names it behind the file's name: ":LINE", "[INDEX]", or "" for the
-    whole file; of a list that is broken in the middle `element` is the first element that is not whole."""
+    """A part of a file that is not a row. `place` follows the file's name: ":LINE", "[INDEX]", or "" for the whole
+    file. `element` is the index of the first incomplete or invalid element of a list."""
 
     code: Code
     place: str
@@ -46,7 +46,7 @@ class Fault(NamedTuple):
 
 
 def no_annotations(folder: Path, message: str) -> ProblemError:
-    """DATA_FILE_MISSING of a folder, with a file in it that may be meant as the remedy."""
+    """DATA_FILE_MISSING of a folder, with a file in it as the suggested remedy."""
     files: list[str] = []
     with suppress(OSError):
         files = sorted(str(path) for path in folder.iterdir() if path.suffix.lower() in MEANT and path.is_file())
@@ -55,11 +55,11 @@ def no_annotations(folder: Path, message: str) -> ProblemError:
 
 
 def annotation_file(annotation_path: str | Path) -> Path:
-    """The annotation file that `annotation_path` means: itself, or annotations.json(l) inside it (root mode)."""
+    """The annotation file of `annotation_path`: the path itself, or annotations.json(l) inside it (root mode)."""
     path = Path(os.path.expanduser(annotation_path))
     if not str(annotation_path):
         raise FILE_MISSING.error("annotation_path", "no annotation path is given")
-    if os.path.isdir(path):  # False, too, for a name that no file can have
+    if os.path.isdir(path):  # False, too, for an invalid file name
         if (file := annotations_in_folder(path)) is None:
             raise no_annotations(path, f"the folder holds neither {' nor '.join(ANNOTATION_NAMES)}")
         return file
@@ -69,7 +69,7 @@ def annotation_file(annotation_path: str | Path) -> Path:
 
 
 def read_rows(path: Path, collector: ProblemCollector) -> Iterator[tuple[int, Any]]:
-    """Every row of the file with its index. Rows that cannot be read become problems; the others are still given."""
+    """Yield (index, row) for every row of the file. Rows that cannot be read become problems; others follow."""
     try:
         data = path.read_bytes()
     except OSError as broken:
@@ -79,7 +79,7 @@ def read_rows(path: Path, collector: ProblemCollector) -> Iterator[tuple[int, An
 
 
 def rows_in(data: bytes, path: str | Path, collector: ProblemCollector) -> Iterator[tuple[int, Any]]:
-    """Every row of a file's content, as `read_rows` gives them."""
+    """Yield every row of a file's content, as `read_rows` does."""
     for row in json_rows(data, by_line=str(path).endswith(".jsonl")):
         if isinstance(row, Fault):
             remedy = WRITE_AGAIN if row.is_truncated else None
@@ -91,10 +91,10 @@ def rows_in(data: bytes, path: str | Path, collector: ProblemCollector) -> Itera
 def json_rows(
     data: bytes, *, by_line: bool = False, wrappers: Container[str] = ()
 ) -> Iterator[tuple[int, Any] | Fault]:
-    """(index, value) of each element of a list, or of each line of JSON lines, and what cannot be read.
+    """Yield (index, value) of each element of a list, or of each line of JSON lines, and a Fault for the rest.
 
-    An object whose first line is a whole one begins JSON lines, with `by_line` any object does. A list under one of the
-    names `wrappers` of an object counts as the file.
+    A file is JSON lines if its first line is a whole object, or with `by_line` if it begins with "{". If the file is an
+    object with a list under one of the names `wrappers`, that list is read.
     """
     data = data.removeprefix(BOM)
     try:
@@ -108,7 +108,7 @@ def json_rows(
     elif start == "[":
         try:
             elements = _CUT.decode(data)
-        except (msgspec.DecodeError, RecursionError):  # wrong, or what only Python's own module takes, such as NaN
+        except (msgspec.DecodeError, RecursionError):  # invalid, or accepted by the json module alone, such as NaN
             yield from _list_rows(text)
         else:
             del text  # as large as the file
@@ -132,15 +132,15 @@ def _elements(elements: list[Any]) -> Iterator[tuple[int, Any] | Fault]:
 
 
 def value_of(element: msgspec.Raw) -> Any:
-    """The value of one element, as the json module gives it. Raises ValueError, RecursionError."""
+    """Decode one element as the json module does. Raises ValueError, RecursionError."""
     try:
         return _VALUE.decode(element)
-    except WRONG:  # half a surrogate pair, deep nesting: both decoders read what both take alike
+    except WRONG:  # lone surrogates, deep nesting; where both decoders accept a value, they agree
         return json.loads(bytes(element).decode("utf-8"))
 
 
 def _list_rows(text: str) -> Iterator[tuple[int, Any] | Fault]:
-    """What the json module makes of a list; of a broken one the elements before the place where it breaks."""
+    """Decode a list by the json module; of a broken list the elements before the error."""
     try:
         rows = json.loads(text)
     except WRONG as broken:
@@ -176,7 +176,7 @@ def _past(text: str, at: int) -> int:
 
 
 def _lines(text: str) -> Iterator[tuple[int, Any] | Fault]:
-    """One value per line. Only "\\n" ends a line: JSON strings may hold other line separators."""
+    """Yield one value per line. Only "\\n" ends a line: JSON strings may hold other line separators."""
     index = whole = 0
     lines = text.rstrip(BLANK).split("\n")
     for number, line in enumerate(lines, start=1):
@@ -195,7 +195,7 @@ def _lines(text: str) -> Iterator[tuple[int, Any] | Fault]:
 
 
 def _object(text: str, wrappers: Container[str]) -> Iterator[tuple[int, Any] | Fault]:
-    """One value that is no list: an object may hold one."""
+    """Read one value that is not a list; an object may wrap one."""
     try:
         value = json.loads(text)
     except WRONG as broken:
@@ -222,23 +222,23 @@ def _value_or_none(text: str) -> Any:
 
 
 def _not_text(broken: UnicodeDecodeError) -> Iterator[tuple[int, Any] | Fault]:
-    if broken.reason == "unexpected end of data":  # the last character is not whole
+    if broken.reason == "unexpected end of data":  # the last character is incomplete
         text = broken.object[: broken.start].decode("utf-8")
         if text.lstrip(BLANK).startswith("["):
-            yield from _list_rows(text)  # with a fault that says where it ends
+            yield from _list_rows(text)  # with a Fault that locates the end
             return
     yield Fault(SYNTAX, "", f"not UTF-8 text: byte {broken.start} is {broken.object[broken.start]:#04x}")
 
 
 def _truncated_record(index: int, whole: int | None = None) -> str:
-    """A file that ends in the middle of a record; `whole` are those before it, all where it is None."""
+    """The message for a file that ends inside a record; `whole` counts complete records before it (None: all)."""
     whole = index if whole is None else whole
     are = f"{whole} are" if whole > 1 else "1 is" if whole else "none is"
     return f"the file ends in the middle of record {index + 1}, {are} whole"
 
 
 def _reached_the_end(broken: Exception) -> bool:
-    """Whether a parser failed because there was no more text, rather than at something wrong."""
+    """Whether a parser failed at the end of the text, rather than at invalid text."""
     if not isinstance(broken, json.JSONDecodeError):
         return False
     rest = broken.doc[broken.pos :].rstrip(BLANK)
@@ -250,8 +250,8 @@ def _reached_the_end(broken: Exception) -> bool:
 
 
 def is_deep(value: Any, left: int = DEEPEST) -> bool:
-    """Whether more than `left` lists and objects lie within each other."""
-    kind = type(value)  # as JSON gives it: nearly every row is shallow, which this tells in a microsecond or two
+    """Whether lists and objects are nested in more than `left` levels."""
+    kind = type(value)  # exact types, as JSON gives them: a check of a shallow row takes only a microsecond or two
     if kind is not dict and kind is not list:
         return False
     if not left:
@@ -269,6 +269,6 @@ def _reason(broken: Exception) -> str:
 
 
 def type_name(value: object) -> str:
-    """A JSON value's type in JSON's own words."""
+    """The type of a JSON value, in JSON's terms."""
     names = {dict: "an object", list: "a list", str: "a string", int: "a number", float: "a number", bool: "a boolean"}
     return "null" if value is None else names.get(type(value), type(value).__name__)

@@ -1,6 +1,6 @@
-"""Records that belong together: those that share a medium, and files that hold the same bytes, whatever their names.
-Splits into training and validation leave such groups whole. Only files of equal length are read; those that cannot be
-read are left out."""
+"""Groups of records that share a medium or files of the same bytes, whatever their names. Splits into training and
+validation keep such groups whole. Only files of equal length are read; files that cannot be read are left out.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TEST_SIZE = "Choose a test_size between 0 and their number, have at least two vi
 
 
 def split_by_video(records: Sequence[Record], test_size: int | float, seed: int) -> tuple[list[Record], list[Record]]:
-    """(training, validation), both in the order of `records`.
+    """Split records into (training, validation), both in the order of `records`.
 
-    `test_size` is a number of records, or a fraction of them where it is below 1; validation gets at most that many,
-    as near as whole groups of records that share a video allow, and at least one group. The choice depends on the
-    seed and on the records' ids, not on their order. Raises DATA_SPLIT.
+    `test_size` is a number of records, or a fraction of them where it is below 1. Validation gets at most that many
+    records, as near as whole groups of records that share a video allow, and at least one group. The choice depends on
+    the seed and on the records' ids, not on their order. Raises DATA_SPLIT.
     """
     most = round(test_size * len(records)) if test_size < 1 else int(test_size)
     if test_size == 0:
@@ -46,10 +46,10 @@ def split_by_video(records: Sequence[Record], test_size: int | float, seed: int)
 
 
 def stratified(strata: Sequence[str], drawn: Sequence[Sequence[int]], share: float) -> set[int]:
-    """Indices of validation records: whole groups of `drawn`, at least two, near `share` of every stratum.
+    """Indices of validation records: whole groups of `drawn` (at least two groups), near `share` of every stratum.
 
-    `strata` has one name for each record. Groups are gone through in the order in which they were drawn. One is taken
-    when that brings the counts of the strata nearer to what they should be. At least one group is taken and one left.
+    `strata` has one name for each record. Groups are tried in the drawn order. A group is chosen if that brings the
+    counts of the strata nearer to their targets. At least one group is chosen and at least one is not.
     """
     targets = {name: share * count for name, count in Counter(strata).items()}
     counted = [Counter(strata[at] for at in group) for group in drawn]
@@ -59,22 +59,22 @@ def stratified(strata: Sequence[str], drawn: Sequence[Sequence[int]], share: flo
         if _gain(counts, chosen_counts, targets) > 0 and len(chosen) < len(drawn) - 1:
             chosen.append(group)
             chosen_counts.update(counts)
-    if not chosen:  # every group is too large: the one that does the least harm
+    if not chosen:  # every group is too large: choose the one with the smallest error
         best = max(range(len(drawn)), key=lambda at: _gain(counted[at], chosen_counts, targets))
         chosen.append(drawn[best])
     return {at for group in chosen for at in group}
 
 
 def _gain(counts: Counter[str], chosen: Counter[str], targets: dict[str, float]) -> float:
-    """How much nearer the strata come to their targets with these records: squared distances, rare strata as heavy."""
-    return math.fsum(  # exact, so that the order of the records decides nothing
+    """Decrease of the strata's squared errors, each divided by its target, if records with these counts are added."""
+    return math.fsum(  # exact, so that the result is independent of the order of the records
         ((chosen[name] - targets[name]) ** 2 - (chosen[name] + count - targets[name]) ** 2) / targets[name]
         for name, count in counts.items()
     )
 
 
 def drawn_groups(records: Sequence[Record], seed: int, together: Iterable[Sequence[int]] = ()) -> list[list[int]]:
-    """The groups of `groups_sharing_media` in an order drawn from the seed and their ids."""
+    """The groups of `groups_sharing_media`, shuffled by the seed and the records' ids."""
 
     def draw(group: Sequence[int]) -> bytes:
         name = min(records[at].id for at in group)
@@ -84,7 +84,7 @@ def drawn_groups(records: Sequence[Record], seed: int, together: Iterable[Sequen
 
 
 def groups_sharing_media(records: Sequence[Record], together: Iterable[Sequence[int]] = ()) -> list[list[int]]:
-    """Indices of records grouped so that records of two groups share no medium; those `together` are in one group."""
+    """Groups of record indices such that two groups share no medium; those `together` are in one group."""
     first: dict[str, int] = {}
     pairs = [(at, first.setdefault(ref.key, at)) for at, record in enumerate(records) for ref in record.media]
     pairs += [(at, tied[0]) for tied in together for at in tied[1:]]
@@ -92,7 +92,7 @@ def groups_sharing_media(records: Sequence[Record], together: Iterable[Sequence[
 
 
 def connected(count: int, pairs: Sequence[Sequence[int]] | np.ndarray) -> list[list[int]]:
-    """The numbers below `count` in groups, each of those that the pairs join directly or in a chain."""
+    """Connected components of the numbers below `count`, with `pairs` as edges."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -105,14 +105,14 @@ def connected(count: int, pairs: Sequence[Sequence[int]] | np.ndarray) -> list[l
 
 
 def same_bytes(media: Iterable[MediaRef]) -> list[list[str]]:
-    """Keys of the files of each content that several files have."""
+    """Keys of the files of identical content, for each content that several files have."""
     contents = [_by_content(refs) for refs in _by_size(media).values() if len(refs) > 1]
     groups = (group for content in contents for group in content.values() if len(group) > 1)
     return [sorted(ref.key for ref in group) for group in groups]
 
 
 def same_bytes_between(these: Iterable[MediaRef], those: Iterable[MediaRef]) -> list[tuple[str, str]]:
-    """Pairs of different files of two sets with the same content, by their `real_key`."""
+    """Pairs of different files of two sets with identical content, by their `real_key`."""
     left, right = _by_size(these), _by_size(those)
     pairs = []
     for size in sorted(left.keys() & right.keys()):
@@ -124,12 +124,12 @@ def same_bytes_between(these: Iterable[MediaRef], those: Iterable[MediaRef]) -> 
 
 
 def real_key(ref: MediaRef) -> str:
-    """The medium by the file that its path leads to, links followed."""
+    """The key of a medium by its real path, with links resolved."""
     return os.path.realpath(ref.path) + (f"!{ref.member}" if ref.member else "")
 
 
 def media_by_file(records: Iterable[Record]) -> dict[str, MediaRef]:
-    """The media of records by their `real_key`: one for each file."""
+    """The media of records by their `real_key`, one for each file."""
     return {real_key(ref): ref for ref in media_by_key(records).values()}
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with one row, told with its place and its id."""
+"""Problems of one row, with its location and id."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Args = ParamSpec("Args")
 
 
 class Invalid(Exception):
-    """A part of a row is wrong, as the collector has heard: whatever it is a part of has no value either."""
+    """A part of a row is invalid and already reported; every part that contains it has no value either."""
 
 
 class RowFindings:
-    """Tells `collector` what is wrong with the row at `place`; `id` is set once that is read."""
+    """Reporter of problems of the row at `place` to `collector`; `id` is set once it is read."""
 
     def __init__(self, collector: ProblemCollector, place: Callable[[], str]) -> None:
         self.collector, self.place = collector, place
@@ -38,13 +38,13 @@ class RowFindings:
         self.collector.add(code, self.where(field), message[:LONGEST], remedy, severity)
 
     def invalid(self, field: str, expected: str, value: object, example: str) -> NoReturn:
-        """Names a value of a wrong type, and raises Invalid."""
+        """Report a value of a wrong type, and raise Invalid."""
         message = f"expected {expected}, got {type_name(value)}: {SHORT.repr(value)}"
         self.wrong(problems.FIELD, field, message, f"write it as {example}")
         raise Invalid
 
     def attempt(self, read: Callable[Args, Value], *args: Args.args, **kwargs: Args.kwargs) -> Value | None:
-        """What a function reads; None where it finds something invalid."""
+        """Call `read`; None where it raises Invalid."""
         try:
             return read(*args, **kwargs)
         except Invalid:

@@ -1,6 +1,6 @@
-"""Splits of data sets: how they are written, as in Hugging Face's `datasets` (train, train[:100], train[10%:20%],
-train+test[-5:]), and which files of a folder hold one, by what `save_to_disk` left, by the card's `configs`, or by
-names.
+"""Splits of data sets: their syntax, as in Hugging Face's `datasets` (train, train[:100], train[10%:20%],
+train+test[-5:]), and the files of a split in a folder: by the files that `save_to_disk` writes, by the card's
+`configs`, or by file names.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from vidqa.data.hub_card import front_matter
 from vidqa.data.problems import FILE_MISSING, SPLIT
 
 ONE = re.compile(r"(?P<name>[\w.-]*)(?:\[(?P<low>-?\d{1,18}%?)?:(?P<high>-?\d{1,18}%?)?\])?")
-SHARD = re.compile(r"(.+)-\d{5}-of-(\d{5})")  # as the hub names them: train-00000-of-00002
+SHARD = re.compile(r"(.+)-\d{5}-of-(\d{5})")  # the hub's names: train-00000-of-00002
 ENDINGS = (".parquet", ".arrow", ".jsonl", ".json", ".csv", ".tsv")
 OWN = {"dataset_info.json", "state.json", "dataset_dict.json", "dataset_infos.json"}
 SPLITS = ("train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval", "evaluation")
-NO_SPLITS = ("part", "data", "shard", "default", "annotations")  # what files are called that are of no split
+NO_SPLITS = ("part", "data", "shard", "default", "annotations")  # file names that do not name a split
 MOST_NAMED = 20
 
 
 class Cut(NamedTuple):
-    """Rows of one split: `low` and `high` as they are written, a number or a share such as "10%", None where left out.
-    `name` is empty where the only split is meant."""
+    """Rows of one split: `low` and `high` as they are written, a number or a percentage such as "10%", None if absent.
+    `name` is empty for the only split."""
 
     name: str
     low: str | None
     high: str | None
 
     def range_of(self, rows: int) -> range:
-        """The places of its rows among `rows`. Shares are rounded to the nearest row, half of one to the even one."""
+        """Positions of its rows among `rows`. Percentages are rounded to the nearest row, a half to the even one."""
         return range(rows)[slice(_bound(self.low, rows), _bound(self.high, rows))]
 
     @property
     def needs_count(self) -> bool:
-        """Whether a bound is counted from the end, or is a share."""
+        """Whether a bound is counted from the end, or is a percentage."""
         return any(bound.startswith("-") or bound.endswith("%") for bound in (self.low, self.high) if bound)
 
 
@@ -53,7 +53,7 @@ def _bound(written: str | None, rows: int) -> int | None:
 
 
 def subset_and_cuts(part: str, where: str) -> tuple[str, list[Cut]]:
-    """`robovqa:train[:9]+test` -> ("robovqa", two cuts). Raises DATA_SPLIT for what is no such syntax."""
+    """Parse `robovqa:train[:9]+test` -> ("robovqa", two cuts). Raises DATA_SPLIT for a syntax error."""
     subset, _, splits = part.partition(":") if re.match(r"[\w.-]+:", part) else ("", "", part)
     cuts = []
     for written in splits.split("+") if splits else [""]:
@@ -66,7 +66,7 @@ def subset_and_cuts(part: str, where: str) -> tuple[str, list[Cut]]:
 
 
 def holds_tables(folder: Path) -> bool:
-    """Whether the folder is one of `save_to_disk`, or has parquet or Arrow files where the hub has them."""
+    """Whether the folder was written by `save_to_disk`, or has parquet or Arrow files where the hub has them."""
     if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
         return True
     patterns = ("*.parquet", "*.arrow", "data/*.parquet", "*/*.parquet", "*/*/*.parquet")
@@ -74,7 +74,7 @@ def holds_tables(folder: Path) -> bool:
 
 
 def files_of(folder: Path, subset: str, split: str) -> list[Path]:
-    """The files of one split, in order; without a name, those of the only one. Raises DATA_SPLIT, DATA_FILE_MISSING."""
+    """The files of one split, in order; without a name, of the only split. Raises DATA_SPLIT, DATA_FILE_MISSING."""
     if folder.is_file():
         require_split_of(folder, subset, split)
         return [folder]
@@ -95,15 +95,15 @@ def files_of(folder: Path, subset: str, split: str) -> list[Path]:
 
 
 def incomplete(files: list[Path]) -> list[str]:
-    """What is said of each split whose files are numbered and not all there."""
+    """A message for each split whose numbered files are incomplete."""
     counts = Counter((shard[1], int(shard[2])) for file in set(files) if (shard := SHARD.fullmatch(file.stem)))
     missing = sorted((name, count, there) for (name, count), there in counts.items() if there < count)
     return [f"{there} of {count} files {name}-* are there" for name, count, there in missing]
 
 
 def require_split_of(file: Path, subset: str, split: str) -> None:
-    """Raises DATA_SPLIT where one list of rows is asked for a subset, or for another split than the one that
-    it is: `train`, as in the `datasets` library, or the one that its name says."""
+    """Raise DATA_SPLIT if a subset is requested of a single list of rows, or a split other than its own: `train`, as in
+    the `datasets` library, or the split in its file name."""
     own = sorted({"train", _split_of(Path(file.name), "")})
     if subset or split not in ("", *own):
         what = f"subset {subset!r}" if subset else f"split {split!r}"
@@ -111,14 +111,14 @@ def require_split_of(file: Path, subset: str, split: str) -> None:
 
 
 def _subsets(folder: Path) -> list[str]:
-    """Those that the card names, and folders that hold data files."""
+    """Names of the subsets in the card, and of folders with data files."""
     named = [str(config["config_name"]) for config in _configs(folder) if "config_name" in config]
     folders = [inner.name for inner in folder.iterdir() if inner.is_dir() and _by_name(inner, "")]
     return sorted({*named, *folders})
 
 
 def _saved(folder: Path) -> dict[str, list[Path]]:
-    """What `save_to_disk` of a data set, or of several splits, left."""
+    """Files by split as written by `save_to_disk`, of a data set or of several splits."""
     if (folder / "dataset_dict.json").is_file():
         parts = sorted(path.parent for path in folder.glob("*/state.json"))
         return {part.name: _arrow_files(part) for part in parts}
@@ -127,7 +127,7 @@ def _saved(folder: Path) -> dict[str, list[Path]]:
 
 
 def _arrow_files(folder: Path) -> list[Path]:
-    """What state.json lists, or else every Arrow file, by name."""
+    """The Arrow files that state.json lists, or else all of them, by name."""
     try:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         return [folder / Path(entry["filename"]).name for entry in state["_data_files"]]
@@ -136,7 +136,7 @@ def _arrow_files(folder: Path) -> list[Path]:
 
 
 def _of_card(folder: Path, subset: str) -> dict[str, list[Path]]:
-    """The files that README.md names for a subset, by split; empty where it names none."""
+    """The files of a subset by split, as listed in README.md; empty where it lists none."""
     named = _configs(folder)
     chosen = [config for config in named if not subset or config.get("config_name") == subset]
     if not subset and len(chosen) > 1:
@@ -158,7 +158,7 @@ def _of_card(folder: Path, subset: str) -> dict[str, list[Path]]:
 
 
 def _patterns(written: Any) -> list[tuple[str, str]]:
-    """(split, pattern) of what a card has: a pattern, a list of them, or a list of splits with theirs."""
+    """(split, pattern) pairs of a card entry: a pattern, a list of them, or a list of splits with their patterns."""
     if isinstance(written, str):
         return [("train", written)]
     patterns = []
@@ -173,13 +173,13 @@ def _patterns(written: Any) -> list[tuple[str, str]]:
 
 
 def _configs(folder: Path) -> list[dict[str, Any]]:
-    """The subsets that the header of the folder's README.md describes."""
+    """The subsets described in the front matter of the folder's README.md."""
     configs = front_matter(folder / "README.md").get("configs")
     return [config for config in configs if isinstance(config, dict)] if isinstance(configs, list) else []
 
 
 def _by_name(folder: Path, subset: str) -> dict[str, list[Path]]:
-    """Every data file by its split: a folder or a part of its name that is the name of one, or else its stem."""
+    """Data files by split: a folder or a part of the file name that names a split, or else the file's stem."""
     inner = folder / subset if subset and (folder / subset).is_dir() else folder
     files = [path for path in sorted(inner.rglob("*")) if path.suffix in ENDINGS and path.name not in OWN]
     files = [path for path in files if not any(part.startswith(".") for part in path.relative_to(inner).parts)]

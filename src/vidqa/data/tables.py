@@ -1,4 +1,4 @@
-"""Tables as rows: CSV with a header line, parquet, and the Arrow files that `datasets` saves."""
+"""Read tables as rows: CSV with a header line, parquet, and the Arrow files that `datasets` saves."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from vidqa.data.media import kind_of
 from vidqa.data.problems import FIELD, SYNTAX, ProblemCollector
 
 LONGEST_CELL = 1 << 24
-ALIASES = ("file", "path", "filename", "clip")  # columns that name the medium where none of MEDIA is there
+ALIASES = ("file", "path", "filename", "clip")  # columns that name the medium where no column of MEDIA exists
 NAME_COLUMNS = (
     "Name the columns video (or image, file, path, filename, clip), question and answer, or give --column "
     "video=recording for a column of another name; id, kind, video_fps and options (a|b|c) are optional."
 )
 NOT_UTF8 = "Save it as UTF-8: in a spreadsheet choose CSV UTF-8, or iconv -f CP1252 -t UTF-8 OLD.csv > NEW.csv."
-BATCH = 256  # rows that are held at a time; each may hold a video
+BATCH = 256  # rows in memory at a time; each may hold a video
 Rows = Iterator[tuple[int, Any]]
 NO_NAMES: Mapping[str, str] = {}
 
 
 def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str]) -> Rows:
-    """(line on which it begins, row) for each row of a CSV (.tsv: tabs) with a header line. Empty cells are left out.
-    A header without a comma may have semicolons, as spreadsheets write them where the comma is the decimal sign.
+    """Yield (line on which it begins, row) for each row of a CSV (.tsv: tabs) with a header line. Empty cells are left
+    out. If the header has no comma, semicolons separate columns, as in locales with a decimal comma.
 
-    `renamed` gives columns the names that they are read by: {"video": "recording"}.
+    `renamed` maps field names to column names: {"video": "recording"}.
     """
     reader = None
     try:
@@ -63,7 +63,7 @@ def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str]
 
 
 def _named(written: list[str], renamed: Mapping[str, str], collector: ProblemCollector, path: Path) -> list[str] | None:
-    """The columns by the names that they are read by; None, and a finding, where they do not make a record."""
+    """The columns by field name; None, and a problem, if they do not make a record."""
     there = f"there are: {', '.join(written)[:200]}"
     if unknown := [old for old in renamed.values() if old.lower() not in written]:
         collector.add(
@@ -83,7 +83,7 @@ def _named(written: list[str], renamed: Mapping[str, str], collector: ProblemCol
 
 
 def _missing(columns: Sequence[str], need_answers: bool) -> str:
-    """The columns without which a row is no record, for a message; empty where there are all."""
+    """The missing columns of a record, for a message; empty if there are none."""
     if PAIRS in columns or "conversations" in columns:
         return ""
     needed = [name for name in ("question", "answer")[: 1 + need_answers] if name not in columns]
@@ -91,7 +91,7 @@ def _missing(columns: Sequence[str], need_answers: bool) -> str:
 
 
 def _with_medium(row: dict[str, Any]) -> dict[str, Any]:
-    """A row whose medium stands under one of the names that are understood, with it under its kind."""
+    """Move a medium from one of the columns ALIASES to the field of its kind."""
     alias = next((name for name in ALIASES if name in row), None)
     if alias is None or any(name in row for name in MEDIA):
         return row
@@ -107,7 +107,7 @@ def _number(text: str) -> float | str:
 
 
 def rename_fields(row: Any, renamed: Mapping[str, str], unseen: set[str]) -> Any:
-    """A row of another format with its fields under the names that they are read by, which leave `unseen`."""
+    """Rename the fields of a row of another format; fields that the row has are removed from `unseen`."""
     if not renamed or not isinstance(row, dict):
         return row
     unseen.difference_update(row)
@@ -117,20 +117,20 @@ def rename_fields(row: Any, renamed: Mapping[str, str], unseen: set[str]) -> Any
 
 
 def report_unseen(unseen: Iterable[str], collector: ProblemCollector, where: str) -> None:
-    """Adds a problem for fields that were to be renamed and that no row has had."""
+    """Add a problem for fields to rename that no row has."""
     if names := ", ".join(sorted(unseen)):
         collector.add(FIELD, where, f"no row has a field {names} to rename", NAME_COLUMNS)
 
 
 def table_rows(file: Path, collector: ProblemCollector) -> Iterator[dict[str, Any]]:
-    """The rows of a parquet file, or of an Arrow file that `save_to_disk` writes, without their empty fields."""
+    """Yield the rows of a parquet file, or of an Arrow file of `save_to_disk`, without empty fields."""
     with _broken_table_reported(file, collector), _opened(file) as (_, batches):
         for batch in batches:
             yield from map(_filled, batch.to_pylist())
 
 
 def table_length(file: Path, collector: ProblemCollector) -> int:
-    """How many rows such a file holds; 0, and a problem, for one that cannot be read."""
+    """Number of rows in such a file; 0, and a problem, if it cannot be read."""
     import pyarrow.parquet as pq
 
     with _broken_table_reported(file, collector):
@@ -152,7 +152,7 @@ def _broken_table_reported(file: Path, collector: ProblemCollector) -> Iterator[
 
 
 def has_bytes(files: Sequence[Path]) -> bool:
-    """Whether a column holds media themselves: bytes alone, or the type of Video and Image columns. False where it
+    """Whether a column holds media themselves: bytes alone, or the type of Video and Image columns. False if the file
     cannot be read, which reading the rows reports."""
     import pyarrow as pa
 
@@ -189,7 +189,7 @@ def _opened(file: Path) -> Iterator[tuple[Any, Iterator[Any]]]:
 
 
 def _filled(value: Any) -> Any:
-    """The value without the empty fields that a table gives every row."""
+    """The value without the null fields that a table gives every row."""
     if isinstance(value, dict):
         return {name: _filled(inner) for name, inner in value.items() if inner is not None}
     return [_filled(inner) for inner in value] if isinstance(value, list) else value

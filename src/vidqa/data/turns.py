@@ -1,4 +1,4 @@
-"""Turns of a row: who speaks, the texts and the places of media in what is said, and whether it is learned."""
+"""Turns of a row: role, texts and media slots of the content, and whether the turn is learned."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Spoken(NamedTuple):
 
 
 class TurnReader:
-    """Reads the turns of one row; what is wrong goes to `findings`."""
+    """Reader of the turns of one row; errors go to `findings`."""
 
     def __init__(self, findings: RowFindings) -> None:
         self.findings = findings
-        self.has_places_in_parts = False  # whether a tag in a part of type text is the place of a medium
+        self.has_places_in_parts = False  # whether a tag in a part of type text is a slot of a medium
 
     def turn(self, turn: Any, field: str) -> Spoken:
-        """Raises Invalid."""
+        """Read one turn. Raises Invalid."""
         if not isinstance(turn, dict):
             self.findings.invalid(field, "a turn", turn, '{"from": "human", "value": "Is the door open?"}')
         key = "role" if "role" in turn and "from" not in turn else "from"
@@ -60,7 +60,7 @@ class TurnReader:
         return Spoken(role_name, tidy(pieces), self._is_learned(turn, role_name, field))
 
     def _is_learned(self, turn: dict[str, Any], role: str, field: str) -> bool:
-        """What an assistant turn's keys say; others are never learned, and a key that asks for it is named."""
+        """Whether an assistant turn is learned by its keys. Others never are; keys that request it are reported."""
         self.findings.unused(field, unused_in_turn(turn))
         learned = is_learned(turn)
         if isinstance(learned, str):
@@ -72,7 +72,7 @@ class TurnReader:
         return learned
 
     def pieces(self, content: Any, role: str, field: str) -> list[Piece]:
-        """Texts and places of media of what a turn says. Raises Invalid."""
+        """Texts and media slots of a turn's content. Raises Invalid."""
         key = f'"{field.rsplit(".", 1)[-1]}"'
         if isinstance(content, str):
             if not is_text(content):
@@ -110,7 +110,7 @@ class TurnReader:
         return [Slot(kind, name, keys)]
 
     def _text_part(self, part: dict[str, Any], text: str, role: str, field: str) -> list[Piece]:
-        """The pieces of a text part: its tags are text where media are parts of their own or the record has none."""
+        """The pieces of a text part: its tags are text if media have parts of their own or the record has none."""
         if not is_text(text):
             self.findings.invalid(field, "valid characters", text, '{"type": "text", "text": "Is the door open?"}')
         self.findings.unused(field, unused_in(part, {"type", "text"}))
@@ -121,7 +121,7 @@ class TurnReader:
         return pieces_of_text(text)
 
     def check_order(self, spoken: list[Spoken], field: str, *, need_answers: bool, is_asked: bool) -> None:
-        """Names turns out of order and those that say nothing; where nobody `is_asked`, the user's may be empty."""
+        """Report turns out of order and empty ones; without `is_asked` the user's turns may be empty."""
         roles = [turn.role for turn in spoken]
         first = int(roles[0] == "system")
         for at, role in enumerate(roles[first:], start=first):

@@ -1,4 +1,4 @@
-"""Where records come from: one module for each kind of source, found by what a path is."""
+"""Sources of records: one module for each kind of source, which is selected by the path."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from vidqa.data.sources.files import ANNOTATION_FILE, CSV_FILE, MEDIA_FILES, USE
 from vidqa.data.sources.web_dataset import WEB_DATASET
 from vidqa.data.tables import NO_NAMES, rename_fields, report_unseen
 
-# In the order in which they are tried; the last one recognises every path.
+# In the order in which they are tried; the last kind accepts every path.
 SOURCE_KINDS = (USER_FUNCTION, CSV_FILE, CAPTIONS_FOLDER, WEB_DATASET, DATA_FOLDER, MEDIA_FILES, ANNOTATION_FILE)
 
 __all__ = [
@@ -45,12 +45,12 @@ __all__ = [
 
 
 def kind_of_source(path: str) -> SourceKind:
-    """The first kind that recognises what lies at a path."""
+    """The first kind that recognises the path."""
     return next(kind for kind in SOURCE_KINDS if kind.recognises(_own_address(path, kind)[0]))
 
 
 def _own_address(path: str, kind: SourceKind) -> tuple[str, str]:
-    """What a kind is given of a path, whose ~ stands for the user's folder, and the split that it is not given."""
+    """(path, split): the path for the kind, with ~ expanded, and the split if the kind does not handle it itself."""
     place, part = address_of(path)
     return (f"{place}#{part}", "") if part and kind.reads_part(part) else (place, part)
 
@@ -58,9 +58,9 @@ def _own_address(path: str, kind: SourceKind) -> tuple[str, str]:
 def open_source(
     path: str | Path, media_path: str | Path = "", kind: SourceKind | None = None, renamed: Names = NO_NAMES
 ) -> Source:
-    """The source at a path, of the kind that recognises it or of this one, with fields `renamed`.
+    """Open the source at a path, of the kind that recognises it or of `kind`, with fields `renamed`.
 
-    Raises DATA_FILE_MISSING, DATA_SPLIT, and what the kinds raise on opening.
+    Raises DATA_FILE_MISSING, DATA_SPLIT, and the kinds' errors on opening.
     """
     kind = kind or kind_of_source(str(path))
     place, part = _own_address(str(path), kind)

@@ -1,11 +1,11 @@
-"""How a source of records is written, what an opened one is, and what a kind of source declares.
+"""Addresses of sources, opened sources, and the declaration of a kind of source. Examples of addresses:
 
 sets/nexar#train[:100]                    a split of a data set folder, or rows of one
 sets/reason1#robovqa:understanding        a subset and its split
-loaders/mine.py:records#train             a function of the user's, and what it is given
+loaders/mine.py:records#train             a function of the user's, and its argument
 
-A source gives rows: objects with the fields of an annotation. Records are made of rows in one place (`load.py`), so
-that every source has the same checks, the same problems and the same places in messages.
+A source yields rows: objects with the fields of an annotation. All rows become records in one place (`load.py`), so
+that every source has the same checks, the same problems and the same locations in messages.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from vidqa.data.problems import EMPTY, ProblemCollector
 from vidqa.data.splits import Cut, require_split_of, subset_and_cuts
 
 FUNCTION = re.compile(r"(?P<file>[^#]+\.py):(?P<name>[A-Za-z_]\w*)(?:#(?P<given>.*))?", re.DOTALL)
-CAPTION_FILES = (".yaml", ".yml")  # what stands behind the # of a folder of captions
+CAPTION_FILES = (".yaml", ".yml")  # suffixes of the file named after # for a folder of captions
 Row = TypeVar("Row")
-Names = Mapping[str, str]  # of fields, with the names that are written
-Rows = Iterator[tuple[int, Any]]  # each with its index
+Names = Mapping[str, str]  # field names to the written names
+Rows = Iterator[tuple[int, Any]]  # (index, row)
 
 
 def address_of(written: str) -> tuple[str, str]:
-    """(path, the part behind `#`, empty where all is meant). A file whose name holds `#` is that file."""
+    """Split an address into (path, part after `#`, empty for all). An existing file whose name holds `#` is a path."""
     place = os.path.expanduser(written)
     if "#" not in written or os.path.exists(place):
         return place, ""
@@ -43,7 +43,7 @@ def address_of(written: str) -> tuple[str, str]:
 
 
 def file_of(written: str) -> str:
-    """The file or folder that a source is: what must be there."""
+    """The file or folder of a source, which must exist."""
     function = FUNCTION.fullmatch(written)
     if function:
         return function["file"]
@@ -51,8 +51,8 @@ def file_of(written: str) -> str:
 
 
 def read_by(written: str) -> list[str]:
-    """Every file and folder that reading a source may need, its media aside: beside a user's function lies what it
-    imports, in a snapshot of the hub's cache are links to the files behind it."""
+    """Every file and folder that reading a source may need, besides its media: the folder of a user's function, for its
+    imports; the target of links in a snapshot of the hub's cache."""
     place, argument = file_of(written), _argument_path(written)
     beside = [argument] if argument else []
     if FUNCTION.fullmatch(written):
@@ -65,7 +65,7 @@ def read_by(written: str) -> list[str]:
 
 
 def _argument_path(written: str) -> str:
-    """What stands behind `#` for a user's function or a folder of captions, where it is a path; else empty."""
+    """The part after `#` of a user's function or a folder of captions if it is an existing path; else empty."""
     function = FUNCTION.fullmatch(written)
     argument = (function["given"] or "") if function else address_of(written)[1]
     may_be_path = function is not None or argument.lower().endswith(CAPTION_FILES)
@@ -73,12 +73,12 @@ def _argument_path(written: str) -> str:
 
 
 def functions_in(value: Any) -> list[str]:
-    """The functions of the user's that a key of a spec names: its text, or those of a list or of a table's names."""
+    """The user's functions in the value of a spec key: a text, a list, or the keys of a table."""
     return [name for name in ([value] if isinstance(value, str) else value) if FUNCTION.fullmatch(name)]
 
 
 def with_absolute_functions(value: Any) -> Any:
-    """The same value, whose functions are found wherever the spec is read."""
+    """The same value, with absolute paths of its functions."""
     found_anywhere = {name: made_absolute(name) for name in functions_in(value)}
     if isinstance(value, str):
         return found_anywhere.get(value, value)
@@ -88,7 +88,7 @@ def with_absolute_functions(value: Any) -> Any:
 
 
 def made_absolute(written: str) -> str:
-    """The same source wherever it is opened from, and what it is given where that is a path."""
+    """The same source with absolute paths, also of its argument where that is a path."""
     place, argument = file_of(written), _argument_path(written)
     rest = written[len(place) :]
     return f"{absolute(place)}{rest.removesuffix(argument)}{absolute(argument) if argument else ''}"
@@ -98,10 +98,10 @@ def made_absolute(written: str) -> str:
 class Source:
     """An opened source. Opening reads no row.
 
-    `path` names it in problems, its last part in records. `rows` gives every row in order, the same ones each time;
-    what cannot be read becomes a finding, and the others are still given. `fingerprint` changes when a row does; it
-    reads no record and no medium. With `by_line` the indices of rows are the lines on which they begin. `is_annotated`
-    is false of media alone, whose rows hold no conversation.
+    `path` names it in problems, its last part in records. `rows` yields every row in order, the same ones at each call;
+    rows that cannot be read become problems, and the others still follow. `fingerprint` changes when a row does; it
+    reads no record and no medium. With `by_line` row indices are the numbers of the lines on which rows begin.
+    `is_annotated` is false for media alone, whose rows hold no conversation.
     """
 
     path: Path
@@ -114,13 +114,12 @@ class Source:
 
 @dataclass(frozen=True)
 class SourceKind:
-    """One way in which records are kept. `recognises` tells by what lies at a path; the first kind that does opens it.
+    """One format of records. `recognises` checks a path and what is there; the first kind that recognises it opens it.
 
-    `open` takes the path, the media path, "" where media are named relative to the source itself, and the fields to
-    rename: {"video": "recording"}. A kind that does not rename them itself (`renames`) leaves it to `open_source`. It
-    raises the problems of paths that do not exist. Both functions get the path without a ~, and the part behind `#`
-    only where `reads_part` says that the kind gives it a meaning of its own; otherwise it is a split, and `open_source`
-    cuts the rows.
+    `open` takes the path, the media path ("" if media are named relative to the source), and the fields to rename:
+    {"video": "recording"}. If a kind does not rename fields itself (`renames`), `open_source` does. `open` raises the
+    problems of paths that do not exist. Both functions get the path with ~ expanded, and the part after `#` only where
+    `reads_part` says that the kind handles it itself; otherwise it is a split, and `open_source` selects the rows.
     """
 
     name: str
@@ -131,9 +130,9 @@ class SourceKind:
 
 
 def part_of(source: Source, part: str) -> Source:
-    """The source with the rows of `part` alone, which keep their indices; with all rows where `part` is empty.
+    """The source with only the rows of `part`, which keep their indices; with all rows if `part` is empty.
 
-    Raises DATA_SPLIT for a subset, and for a split that is not the one which the file holds.
+    Raises DATA_SPLIT for a subset, and for a split other than that of the file.
     """
     if not part:
         return source
@@ -152,16 +151,16 @@ def part_of(source: Source, part: str) -> Source:
 
 
 def digest_of(content: object) -> str:
-    """What a source's `fingerprint` gives: the sha256 (hex) of what its rows depend on."""
+    """sha256 (hex) of everything that a source's rows depend on, for its `fingerprint`."""
     return hashlib.sha256(repr(content).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-Part = tuple[Cut, Callable[[], int], Callable[[], Iterator[Row]]]  # how many rows there are, and the rows
+Part = tuple[Cut, Callable[[], int], Callable[[], Iterator[Row]]]  # cut, row count of its split, rows of its split
 
 
 def rows_of_cuts(parts: Iterable[Part[Row]], part: str, where: str, collector: ProblemCollector) -> Iterator[Row]:
-    """The rows of all cuts, in order; that there is none is a problem at `where`. Rows are only counted for a cut that
-    is written from the end, or by share."""
+    """Yield the rows of all cuts, in order; no rows at all are a problem at `where`. Rows are counted only for a cut
+    with bounds from the end or in percent."""
     is_empty = True
     for cut, count, rows in parts:
         span = cut.range_of(count() if cut.needs_count else sys.maxsize)

@@ -1,8 +1,8 @@
-"""Captions of driving videos: `videos/ID.*.mp4` and `metas/ID.label.json`; `captions.yaml` says how they are asked for.
+"""Captions of driving videos: `videos/ID.*.mp4` and `metas/ID.label.json`; `captions.yaml` holds prompts and keys:
 
 system_prompt: ...          as in the prompt files of cosmos-reason2-inference
 user_prompt: ...
-keys: [weather, lighting]   those that are answered, in this order; KEYS where it is left out
+keys: [weather, lighting]   keys of the labels that make the answer, in this order; default KEYS
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vidqa.data.sources._base import CAPTION_FILES, Names, Rows, Source, SourceK
 
 VIDEOS, METAS, LABEL = "videos", "metas", ".label.json"
 ASKS = "captions.yaml"
-FRONT = ".camera_front_wide_120fov.mp4"  # the camera that is shown where there are several
+FRONT = ".camera_front_wide_120fov.mp4"  # the camera that is used where there are several
 MOST_BYTES = 16 << 20
 REMEDY = (
     "captions.yaml, or FOLDER#FILE.yaml, may hold system_prompt (text), user_prompt (text) and keys (a list of names "
@@ -41,7 +41,7 @@ USER = "Describe this driving video as one JSON object with the keys {}."
 
 
 class Asks(NamedTuple):
-    """What is asked about every video, and which keys of a label are the answer."""
+    """The prompts for every video, and the keys of a label that make the answer."""
 
     system: str
     user: str
@@ -55,7 +55,7 @@ class _CaptionsFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_asks(file: Path) -> Asks:
-    """What this file says; of a captions.yaml that is empty or not there, this module. Raises DATA_FIELD."""
+    """Read prompts and keys; defaults of this module if captions.yaml is empty or missing. Raises DATA_FIELD."""
     try:
         is_left_out = file.name == ASKS and not file.exists()
         content = None if is_left_out else yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -80,7 +80,7 @@ def _videos(folder: Path) -> list[str]:
 
 
 def _videos_by_label(names: Iterable[str], videos: Sequence[str]) -> dict[str, Sequence[str]]:
-    """For each name the videos `name.*` among sorted ones: a slash follows a point."""
+    """The videos `name.*` of each name, from a sorted list: "/" is the character after "."."""
     return {name: videos[bisect_left(videos, f"{name}.") : bisect_left(videos, f"{name}/")] for name in names}
 
 
@@ -90,7 +90,7 @@ def _recognises(path: str) -> bool:
 
 
 def _open(path: str, media_path: str, renamed: Names) -> Source:
-    """`#FILE` behind the folder names another captions.yaml. Raises DATA_FIELD."""
+    """Open the folder; `#FILE` after it names another captions.yaml. Raises DATA_FIELD."""
     place, part = address_of(path)
     folder = Path(place)
     asks = read_asks(Path(os.path.expanduser(part)) if part else folder / ASKS)

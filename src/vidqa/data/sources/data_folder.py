@@ -1,4 +1,4 @@
-"""A data set of Hugging Face's: a folder of `save_to_disk`, a snapshot of a hub dataset, or a parquet or Arrow file.
+"""A Hugging Face data set: a folder of `save_to_disk`, a snapshot of a hub dataset, or a parquet or Arrow file.
 
 sets/nexar#train[:100]      sets/reason1#robovqa:understanding      questions.parquet
 """
@@ -37,7 +37,7 @@ def _recognises(path: str) -> bool:
 
 
 def _open(path: str, media_path: str, renamed: Names) -> Source:
-    """The files of each split that is asked for, in their order. Raises DATA_SPLIT, DATA_FILE_MISSING."""
+    """Open the files of each requested split, in their order. Raises DATA_SPLIT, DATA_FILE_MISSING."""
     place, part = address_of(path)
     folder = Path(place)
     subset, cuts = subset_and_cuts(part, place)
@@ -46,7 +46,7 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
     media = MediaSource(str(embedded.folder), in_tables=True) if embedded else _media(folder, subset, media_path)
 
     def rows(collector: ProblemCollector) -> Rows:
-        """Each row has its place among all for an index."""
+        """The rows, with their positions among all rows as indices."""
         unseen = set(renamed.values())
         for message in incomplete([file for of_cut in files for file in of_cut]) if folder.is_dir() else ():
             collector.add(LEFT_OUT, str(folder), message, severity="warning")
@@ -62,7 +62,7 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
         report_unseen(unseen, collector, str(folder))
 
     def fingerprint() -> str:
-        """Of every file that is read, and of the part that is taken."""
+        """Digest of every file, and of the selected rows."""
         hashes = [[content_hash(file) for file in of_cut] for of_cut in files]
         return digest_of(([cut[1:] for cut in cuts], hashes))
 
@@ -70,12 +70,12 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
 
 
 def _home(folder: Path) -> Path:
-    """The folder that media are named relative to."""
+    """The folder to which media names are relative."""
     return folder if folder.is_dir() else folder.parent
 
 
 def _embedded(files: Sequence[Path], elsewhere: str | Path) -> EmbeddedMedia | None:
-    """Where media go that stand in the tables as bytes; None where none does."""
+    """The cache folder for media that tables hold as bytes; None if there are none."""
     tables = [file for file in files if file.suffix in TABLES]
     if not has_bytes(tables):
         return None
@@ -84,7 +84,7 @@ def _embedded(files: Sequence[Path], elsewhere: str | Path) -> EmbeddedMedia | N
 
 
 def _media(place: Path, subset: str, media_path: str) -> MediaSource:
-    """Media among the folder's own are also found by the end of their paths, as the sets on the hub name them."""
+    """The media of the set. Files in the folder are also found by the end of their paths, as sets on the hub do."""
     if media_path or place.is_file():
         return media_source(_home(place) / "of a table", media_path, root_mode=False)
     folder = Path(os.path.abspath(place / subset if subset else place))
@@ -104,11 +104,11 @@ def _rows_of(
     unseen: set[str],
     embedded: EmbeddedMedia | None = None,
 ) -> Iterator[Any]:
-    """What the rows have of the fields to rename leaves `unseen`. Media that stand in a table as bytes are put where
-    `embedded` keeps them, and named by it. Raises ENV_DISK_SPACE."""
+    """Yield the rows. Fields to rename that the rows have are removed from `unseen`. Media that a table holds as bytes
+    are written to `embedded` and replaced by their names. Raises ENV_DISK_SPACE."""
     for file in files:
         if file.suffix in (".csv", ".tsv"):
-            unseen.clear()  # its columns are looked through there
+            unseen.clear()  # csv_rows checks the columns itself
             yield from (row for _, row in csv_rows(file, collector, renamed))
             continue
         rows = enumerate(table_rows(file, collector)) if file.suffix in TABLES else read_rows(file, collector)
@@ -118,7 +118,7 @@ def _rows_of(
 
 
 def _count(files: Sequence[Path], collector: ProblemCollector, renamed: Names) -> int:
-    """How many rows the files hold. Tables that cannot be read go to `collector`; other files are read again."""
+    """Number of rows in the files. Errors of tables go to `collector`; other files are read to count theirs."""
     others = [file for file in files if file.suffix not in TABLES]
     in_tables = sum(table_length(file, collector) for file in files if file.suffix in TABLES)
     return in_tables + sum(1 for _ in _rows_of(others, ProblemCollector(""), renamed, set()))

@@ -1,9 +1,9 @@
-"""Sources that are files as they lie there: annotations as JSON or CSV, media without annotations, a user's Python.
+"""Sources that are plain files: annotations as JSON or CSV, media without annotations, a user's Python function.
 
-An annotation file is a JSON list or JSON lines, or lies as annotations.json(l) in a dataset folder. A CSV file (.tsv:
-tabs) has a header that names the columns video (or file, path, clip), question and answer. Media are a file, a folder
-or an archive, each video and image of which is a record without a question. A Python file holds a function that yields
-records, `my_module.py:records`, or `my_module.py:records#WORD`, which it is given; it runs in a process of its own.
+An annotation file is a JSON list or JSON lines, or annotations.json(l) in a dataset folder. A CSV file (.tsv: tabs)
+has a header with the columns video (or file, path, clip), question and answer. Media are a file, a folder or an
+archive, each video and image of which is a record without a question. A Python file holds a function that yields
+records, `my_module.py:records`, or `my_module.py:records#ARGUMENT`; it runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vidqa.data.tables import csv_rows
 
 
 def media_below(folder: str) -> Iterator[str]:
-    """The paths of all videos and images in a folder and its folders, but the hidden ones."""
+    """Yield the paths of all videos and images in a folder and its subfolders, except hidden ones."""
     for above, inner, names in os.walk(folder):
         inner[:] = [name for name in inner if not name.startswith(".")]
         yield from (os.path.join(above, name) for name in names if is_medium(name))
@@ -41,7 +41,7 @@ def _is_media(path: str) -> bool:
 
 
 def _open_media(path: str, media_path: str, renamed: Names) -> Source:
-    """`media_path` is not used: the files are named by `path`."""
+    """Open media without annotations. `media_path` is unused: names are relative to `path`."""
     place = Path(os.path.abspath(path))
     if place.is_dir():
         media = MediaSource(str(place))
@@ -72,14 +72,14 @@ MEDIA_FILES = SourceKind("media files", _is_media, _open_media)
 
 
 def _open_annotations(annotation_path: str, media_path: str, renamed: Names) -> Source:
-    """A dataset folder without a media path is in root mode: its media must lie in it."""
+    """Open an annotation file. A dataset folder without a media path is in root mode: its media must be inside."""
     path = annotation_file(annotation_path)
     root_mode = not media_path and path != Path(annotation_path)
     media = media_source(path, media_path, root_mode=root_mode)
     return Source(path, media, lambda collector: read_rows(path, collector), lambda: content_hash(path))
 
 
-# The last kind that is tried: a path that is nothing else is meant as an annotation file, and its problems say so.
+# The last kind that is tried: any other path is opened as an annotation file, and errors say so.
 ANNOTATION_FILE = SourceKind("annotation file", lambda path: True, _open_annotations)
 
 
@@ -97,9 +97,9 @@ CSV_FILE = SourceKind("CSV file", _is_csv, _open_csv, renames=True)
 
 
 def _open_function(path: str, media_path: str, renamed: Names) -> Source:
-    """Raises DATA_FILE_MISSING."""
+    """Open a user's function. Raises DATA_FILE_MISSING."""
     match = FUNCTION.fullmatch(path)
-    assert match is not None  # it was recognised
+    assert match is not None  # the path was recognised
     file = Path(os.path.abspath(match["file"]))
     if not file.is_file():
         raise FILE_MISSING.error(file, "there is no such Python file", "give FILE.py:FUNCTION")
@@ -123,7 +123,7 @@ def _open_function(path: str, media_path: str, renamed: Names) -> Source:
 
 
 def _yielded(file: Path, name: str, argument: str | None, collector: ProblemCollector) -> Iterator[Any]:
-    """What the function yields, until it ends or fails, which becomes a finding."""
+    """Yield the function's records until it ends or fails; a failure becomes a problem."""
     try:
         with UserFunction(file, name) as function:
             yield from function.rows([] if argument is None else [argument])

@@ -1,6 +1,6 @@
 """WebDataset: tar shards in which the files of one record share a name, such as 0001.json beside 0001.mp4.
 
-shards/train-{000000..000007}.tar      shards/*.tar      a folder that holds nothing but shards      one shard
+shards/train-{000000..000007}.tar      shards/*.tar      a folder that holds only shards      one shard
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ from vidqa.data.sources._base import Names, Rows, Source, SourceKind, digest_of
 BRACES = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
 MOST_SHARDS = 100_000
 MOST_BYTES = 16 << 20  # of a JSON or text file
-LOOKED_AT = 8  # members that tell a shard from a tar of videos
+LOOKED_AT = 8  # first members that distinguish a shard from a tar of videos
 TEXTS = {"txt": "text", "question": "question", "answer": "answer"}
 
 
 def shards_of(path: str) -> list[Path]:
-    """The shards that a path means, in order; those of a brace pattern whether they are there or not. Raises
-    DATA_FILE_MISSING."""
+    """The shards of a path, in order; those of a brace pattern need not exist. Raises DATA_FILE_MISSING."""
     if braces := BRACES.search(path):
         low, high = braces.groups()
         numbers = range(int(low), int(high) + 1)
@@ -57,7 +56,7 @@ def _recognises(path: str) -> bool:
 
 
 def _is_shard(tar: Path) -> bool:
-    """Whether among its first members a record's text stands beside its medium."""
+    """Whether the first members hold a record's text beside its medium."""
     names: dict[str, set[str]] = {}
     try:
         for at, (name, _) in enumerate(_members(tar)):
@@ -71,14 +70,14 @@ def _is_shard(tar: Path) -> bool:
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """A member's key, and what follows it: everything behind the first point of its last name."""
+    """A member's key and extension: the file name is split at its first dot."""
     above, last = os.path.split(name)
     stem, _, ending = last.partition(".")
     return os.path.join(above, stem), ending.lower()
 
 
 def _members(tar: Path) -> Iterator[tuple[str, bytes | None]]:
-    """(name, content where it is a text) of each file of a shard. Raises READ_ERRORS."""
+    """Yield (name, content if it is a text file) of each file of a shard. Raises READ_ERRORS."""
     with open_tar(tar) as archive:
         for _, name, member in plain_members(archive, tar.stat().st_size):
             content = archive.extractfile(member) if _parts(name)[1] in ("json", *TEXTS) else None
@@ -88,9 +87,9 @@ def _members(tar: Path) -> Iterator[tuple[str, bytes | None]]:
 
 
 def _shard_rows(tar: Path, named: str, used: set[str], collector: ProblemCollector) -> Iterator[dict[str, Any]]:
-    """The records of one shard, called `named` in the names of its media: members with one key, which follow each
-    other. Media of the shard come before those that a record's text names. A key is the record's id; one of `used`, the
-    keys of earlier shards, where shards number their records from the same start, has the shard's name before it."""
+    """Yield the records of one shard, called `named` in the names of its media: consecutive members with one key. Media
+    of the shard override media named in a record's text. A key is the record's id; if it is in `used`, the keys of
+    earlier shards (shards may all number their records from 0), the shard's name is prepended."""
     keys: set[str] = set()
     without_text: list[str] = []
     try:
@@ -117,7 +116,7 @@ def _shard_rows(tar: Path, named: str, used: set[str], collector: ProblemCollect
 
 
 def _fields(where: str, ending: str, content: bytes, collector: ProblemCollector) -> dict[str, Any]:
-    """What a text file of a record says."""
+    """The fields in a text file of a record."""
     try:
         text = content.decode("utf-8")
         value = json.loads(text) if ending == "json" else {TEXTS[ending]: text.strip()}
@@ -128,7 +127,7 @@ def _fields(where: str, ending: str, content: bytes, collector: ProblemCollector
 
 
 def _open(path: str, media_path: str, renamed: Names) -> Source:
-    """`media_path` is where media lie that no shard holds. Raises DATA_FILE_MISSING."""
+    """Open the shards. `media_path` is the folder of media outside of the shards. Raises DATA_FILE_MISSING."""
     shards = shards_of(path)
     if not shards:
         raise FILE_MISSING.error(path, "there is no such shard")

@@ -1,8 +1,8 @@
-"""Turns the name of a model into a folder on this machine, fetching it from the Hugging Face hub where needed.
+"""Resolve the name of a model to a local folder, fetching it from the Hugging Face hub if necessary.
 
     resolve_model("hf_model://nvidia/Cosmos-Reason2-8B@main", token=environment.hf_token())
 
-It happens before a job starts, once; the job itself then runs offline.
+This happens once, before a job starts; the job itself runs offline.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ PREFIX, DATA_SET_PREFIX = "hf_model://", "hf_dataset://"
 DATA_SET = "check the spelling: organisation/name, on the hub under datasets; as a path hf_dataset://organisation/name"
 SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]  # config, tokenizer, chat template, processor
 WEIGHTS = ["*.safetensors"]
-PAUSES_S = (2.0, 5.0)  # between the attempts: there is one more of them than pauses
-TIMEOUT_S = 10.0  # for one answer of the hub
-UNKNOWN = "COMMIT"  # in a path, where nobody can say yet which one it will be
+PAUSES_S = (2.0, 5.0)  # between attempts: there is one more attempt than pauses
+TIMEOUT_S = 10.0  # for one response of the hub
+UNKNOWN = "COMMIT"  # placeholder in a path while the commit is unknown
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class HubName(NamedTuple):
-    """`repository` is organisation/name; `revision` a branch, tag or commit, None for the default branch."""
+    """`repository` is organisation/name; `revision` is a branch, tag or commit, None for the default branch."""
 
     repository: str
     revision: str | None
@@ -58,17 +58,17 @@ def is_commit(revision: str) -> bool:
 
 
 def repo_type(name: str) -> str:
-    """The hub's own word for what a name is of: model or dataset."""
+    """The hub's repo_type of a name: model or dataset."""
     return "dataset" if name.startswith(DATA_SET_PREFIX) else "model"
 
 
 def is_snapshot(folder: Path) -> bool:
-    """Whether a folder is one commit of a model in the hub's cache, where files are never changed."""
+    """Whether a folder is one commit of a model in the hub's cache, where files never change."""
     return folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--")
 
 
 def parse(name: str) -> HubName:
-    """The repository and revision of "hf_model://organisation/name[@revision]", or of a data set's name. Raises
+    """Parse "hf_model://organisation/name[@revision]", or a data set's name, into repository and revision. Raises
     STORAGE_NOT_FOUND."""
     repository, _, revision = name.rpartition("://")[2].partition("@")
     if not _NAME.fullmatch(repository):
@@ -77,13 +77,13 @@ def parse(name: str) -> HubName:
 
 
 def at_commit(name: str, commit: str) -> str:
-    """The name of one commit of a "hf_model://" name's repository."""
+    """A "hf_model://" name with its revision replaced by a commit."""
     return f"{PREFIX}{parse(name).repository}@{commit}"
 
 
 class Expected(NamedTuple):
-    """The folder that `resolve_model` will give, whether its weights are there already, the problems on the way to it,
-    and the shell command that fetches it; "" if it is there, or its commit is not known."""
+    """The folder that `resolve_model` will return, whether its weights are there already, problems of resolving it, and
+    the shell command that fetches it; "" if it is there, or its commit is unknown."""
 
     folder: Path
     is_here: bool
@@ -92,11 +92,10 @@ class Expected(NamedTuple):
 
 
 def resolve_model(name: str, *, token: str | None, weights: bool = True) -> Path:
-    """The local folder of a model: a folder as it is, or the fetched snapshot of a "hf_model://" name.
+    """Resolve a model to its local folder: an existing folder, or the fetched snapshot of a "hf_model://" name.
 
-    Without `weights` only the small files are fetched, which is all that planning needs. A snapshot in the hub's cache
-    serves when the hub cannot be reached. Raises STORAGE_NOT_FOUND, STORAGE_DENIED,
-    STORAGE_UNREACHABLE, ENV_DISK_SPACE.
+    Without `weights` only the small files are fetched, which is enough for planning. If the hub cannot be reached, a
+    snapshot in its cache is used. Raises STORAGE_NOT_FOUND, STORAGE_DENIED, STORAGE_UNREACHABLE, ENV_DISK_SPACE.
     """
     if not is_hub_name(name):
         return _local_folder(name)
@@ -111,10 +110,10 @@ def resolve_model(name: str, *, token: str | None, weights: bool = True) -> Path
 
 
 def expect(name: str, *, token: str | None) -> Expected:
-    """Where the model of a "hf_model://" name will be. The hub is asked once for the commit; nothing is fetched.
+    """Predict the folder of a "hf_model://" name. The hub is asked once for the commit; nothing is fetched.
 
-    No answer is a warning, because the hub may answer a launch later; a refusal is an error. Raises
-    STORAGE_NOT_FOUND for what is no name.
+    No response is a warning, because the hub may respond at launch; a refusal is an error. Raises STORAGE_NOT_FOUND
+    for an invalid name.
     """
     repository, problems = parse(name).repository, []
     try:
@@ -134,7 +133,7 @@ def expect(name: str, *, token: str | None) -> Expected:
 
 
 def _cached_commit(name: str) -> str | None:
-    """The commit of a revision without asking the hub: the revision itself, or the commit fetched last."""
+    """The commit of a revision without asking the hub: the revision itself, or the latest fetched commit."""
     revision = parse(name).revision
     if revision and is_commit(revision):
         return revision
@@ -143,7 +142,7 @@ def _cached_commit(name: str) -> str | None:
 
 
 def snapshots(name: str) -> Path:
-    """The folder of a repository's commits in the hub's cache."""
+    """The folder of a repository's snapshots in the hub's cache, one for each commit."""
     from huggingface_hub import constants, file_download
 
     folder = file_download.repo_folder_name(repo_id=parse(name).repository, repo_type=repo_type(name))
@@ -151,16 +150,16 @@ def snapshots(name: str) -> Path:
 
 
 def _fetch_command(repository: str, commit: str) -> str:
-    """What `resolve_model` fetches, for a shell."""
+    """The shell command that fetches the same files as `resolve_model`."""
     program = str(Path(sys.executable).with_name("hf"))
     patterns = [word for pattern in _files(True) for word in ("--include", pattern)]
     return shlex.join([program, "download", repository, "--revision", commit, *patterns, "--exclude", "*/*"])
 
 
 def ask(name: str, *, token: str | None, pauses_s: Sequence[float] | None = None) -> str:
-    """The commit that the name of a model or data set stands for, after the hub agreed that the token may read it.
+    """Ask the hub for the commit of a model's or data set's name, after checking that the token may read it.
 
-    A few kilobytes at most; preflight calls it. Without an answer it tries again after each pause.
+    A few kilobytes at most; preflight calls it. If the hub does not respond, it is asked again after each pause.
     Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER.
     """
     from huggingface_hub.errors import HTTPError, OfflineModeIsEnabled
@@ -186,16 +185,16 @@ def _ask_once(name: str, token: str | None) -> str:
     repository, revision = parse(name)
     with answer_of(repository):
         info = api.repo_info(repository, revision=revision, timeout=TIMEOUT_S, repo_type=repo_type(name))
-        if getattr(info, "gated", False):  # anyone may read the page of a gated one; its files only those with access
+        if getattr(info, "gated", False):  # the page of a gated repository is public, its files need access
             api.auth_check(repository, repo_type=repo_type(name))
-        if not isinstance(info.sha, str) or not is_commit(info.sha):  # it becomes the name of a folder
+        if not isinstance(info.sha, str) or not is_commit(info.sha):  # becomes the name of a folder
             raise ValueError(f"{info.sha!r} is no commit")
     return info.sha
 
 
 @contextmanager
 def answer_of(repository: str) -> Iterator[None]:
-    """Raises HUB_ANSWER for an answer that the hub's client, or we, cannot read."""
+    """Raise HUB_ANSWER for a response that the hub's client, or this module, cannot parse."""
     from huggingface_hub.errors import HTTPError
 
     try:
@@ -207,8 +206,8 @@ def answer_of(repository: str) -> Iterator[None]:
 
 
 def file_fault(path: Path, size: int, sha256: str | None, blob: str | None) -> str:
-    """Why a path does not hold the file that the hub lists, of this size and, of a large one, SHA-256, of another one
-    with git's hash `blob`; "" where it does. Hashes of large files are cached."""
+    """An error message if a file differs from the hub's listing, "" if not: in its size; of a large file in its
+    SHA-256, of another in git's hash `blob`. Hashes of large files are cached."""
     try:
         actual = path.stat().st_size if not path.is_symlink() else -1
         if actual != size:
@@ -235,7 +234,7 @@ def _local_folder(name: str) -> Path:
 
 
 def _cached(name: str, weights: bool) -> Path | None:
-    """The snapshot that an earlier run fetched; None where there is none, or where it lacks the weights asked for."""
+    """The snapshot that an earlier run fetched; None if there is none, or if it lacks the requested weights."""
     import huggingface_hub
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -258,7 +257,7 @@ def download(
     ignore: str | None = None,
     folder: Path | None = None,
 ) -> Path:
-    """Fetch the files that fit the patterns into the hub's cache, or into a folder of their own; gives the folder.
+    """Fetch the files that match the patterns into the hub's cache, or into `folder`; returns the folder.
     Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, ENV_DISK_SPACE."""
     import huggingface_hub
     from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError
@@ -286,7 +285,7 @@ def _files(weights: bool) -> list[str]:
 
 
 def refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
-    """The problem of a failed request, from the hub's status if it answered."""
+    """The problem of a failed request, by the hub's HTTP status if it responded."""
     hub = environment.hf_endpoint() or "https://huggingface.co"
     kind, page = ("model", "") if repo_type(name) == "model" else ("data set", "datasets/")
     status = _status(failed)
@@ -306,7 +305,7 @@ def refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
 
 
 def _status(failed: BaseException | None) -> int | None:
-    """The HTTP status of an error, or of the error that it was raised from."""
+    """The HTTP status of an error, or of one of its causes."""
     while failed is not None:
         response: Any = getattr(failed, "response", None)
         if response is not None:

@@ -1,6 +1,6 @@
 """Data sets of the Hugging Face hub: hf_dataset://organisation/name[@revision][#SUBSET:SPLIT], fetched before a job.
 
-A snapshot in the hub's cache is a data set folder like any other, and is read by `data.sources.data_folder`.
+A snapshot in the hub's cache is an ordinary data set folder, and is read by `data.sources.data_folder`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SPARE = 1 << 30  # bytes that stay free on the disk
 
 
 class RemoteFile(NamedTuple):
-    """One file of a repository, by a name that is safe to write; `sha256` is known of large ones, and `blob` is git's
-    own hash of the others."""
+    """One file of a repository, with a name that is safe to write. Large files have `sha256`; for the others `blob` is
+    the hash of git."""
 
     name: str
     size: int
@@ -34,12 +34,12 @@ class RemoteFile(NamedTuple):
     blob: str | None
 
     def fault(self, folder: Path) -> str:
-        """Why a folder does not hold the file as it is listed; "" where it does."""
+        """An error message if the file in a folder differs from the listing; "" if it matches."""
         return hub.file_fault(folder / self.name, self.size, self.sha256, self.blob)
 
 
 class Listing(NamedTuple):
-    """What a repository holds at one commit."""
+    """The files of a repository at one commit."""
 
     commit: str
     files: list[RemoteFile]
@@ -50,9 +50,9 @@ def is_hub_dataset(path: str) -> bool:
 
 
 def stage_dataset(written: str) -> str:
-    """The data set folder of an address, and the part of it that is meant, as an annotation path.
+    """Fetch the data set of an address. Returns its folder, with `#SUBSET:SPLIT` if given, as an annotation path.
 
-    A snapshot that is in the cache serves when the hub cannot be reached. Raises STORAGE_DENIED, STORAGE_NOT_FOUND,
+    If the hub cannot be reached, a snapshot in the cache is used. Raises STORAGE_DENIED, STORAGE_NOT_FOUND,
     STORAGE_UNREACHABLE, ENV_DISK_SPACE, DATA_SPLIT.
     """
     name, part = _parted(written)
@@ -69,7 +69,7 @@ def stage_dataset(written: str) -> str:
 
 
 def expected_dataset(written: str) -> str:
-    """What `stage_dataset` will give, as far as it can be known without fetching anything. Raises STORAGE_NOT_FOUND."""
+    """Predict the result of `stage_dataset` as far as possible without fetching. Raises STORAGE_NOT_FOUND."""
     name, part = _parted(written)
     try:
         commit = hub.ask(name, token=environment.hf_token(), pauses_s=())
@@ -80,7 +80,7 @@ def expected_dataset(written: str) -> str:
 
 
 def listing(name: str) -> Listing:
-    """The files of a "hf_dataset://" name, after the hub agreed that the token may read them.
+    """List the files of a "hf_dataset://" name, after checking that the token may read them.
 
     Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER.
     """
@@ -101,7 +101,7 @@ def listing(name: str) -> Listing:
 
 
 def _remote_file(entry: Any) -> RemoteFile:
-    """An entry of a listing. Raises ValueError for what no hub lists, or no folder of ours may hold."""
+    """Check an entry of a listing. Raises ValueError for an unsafe name, or values that no hub sends."""
     sha256 = entry.lfs.sha256 if entry.lfs is not None else None
     if wrong := name_error(entry.path):
         raise ValueError(f"it lists {entry.path!r}; {wrong}")
@@ -113,7 +113,7 @@ def _remote_file(entry: Any) -> RemoteFile:
 
 
 def _require_apart(files: list[RemoteFile]) -> None:
-    """Raises ValueError where a file has the name of another one, or of the folder of another one."""
+    """Raise ValueError if a file has the name of another one, or of a folder."""
     names = Counter(file.name for file in files)
     names.update({str(folder) for file in files for folder in PurePosixPath(file.name).parents})
     for file in files:
@@ -131,14 +131,14 @@ def _fetched(name: str, listing: Listing, files: list[RemoteFile]) -> Path:
 
 
 def download(listing: Listing, files: Sequence[RemoteFile], name: str, folder: Path | None = None) -> Path:
-    """Fetch these files into the hub's cache, or into a folder of their own; gives the folder. Raises STORAGE_DENIED,
+    """Fetch these files into the hub's cache, or into `folder`; returns the folder. Raises STORAGE_DENIED,
     STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, ENV_DISK_SPACE."""
     names = [_literal(file.name) for file in files]
     return hub.download(name, listing.commit, names, environment.hf_token(), folder=folder)
 
 
 def require_room(folder: Path, needed: int, name: str) -> None:
-    """Raises ENV_DISK_SPACE where the folder's disk has no room for `needed` bytes."""
+    """Raise ENV_DISK_SPACE if the folder's disk has no room for `needed` bytes."""
     place = folder
     while not place.exists():
         place = place.parent
@@ -148,19 +148,19 @@ def require_room(folder: Path, needed: int, name: str) -> None:
 
 
 def _literal(name: str) -> str:
-    """A pattern that only this name fits."""
+    """A glob pattern that matches only this name."""
     return "".join(f"[{character}]" if character in "*?[" else character for character in name)
 
 
 def files_of_subset(files: list[RemoteFile], subset: str) -> list[RemoteFile]:
-    """The files at the top, and those in the folder of a subset; all where there is no such folder."""
+    """The files at the top level, and those in the folder of a subset; all if there is no such folder."""
     if not any(file.name.startswith(f"{subset}/") for file in files):
         return files
     return [file for file in files if "/" not in file.name or file.name.startswith(f"{subset}/")]
 
 
 def _cached(name: str) -> Path | None:
-    """The snapshot of the commit that the name has; the one that was fetched last where it has none."""
+    """The snapshot of the commit in the name; without a commit the latest fetched one."""
     revision, folder = hub.parse(name).revision, hub.snapshots(name)
     if revision and hub.is_commit(revision):
         return folder / revision if (folder / revision).is_dir() else None
@@ -169,7 +169,7 @@ def _cached(name: str) -> Path | None:
 
 
 def _parted(written: str) -> tuple[str, str]:
-    """The name with its prefix, and the part. Raises STORAGE_NOT_FOUND."""
+    """Split an address into the name with its prefix, and the part after `#`. Raises STORAGE_NOT_FOUND."""
     name, _, part = written.partition("#")
     if not is_hub_dataset(name):
         raise NOT_FOUND.error(written, f"it is not of the form {PREFIX}organisation/name")

@@ -1,9 +1,9 @@
-"""Brings published data sets into a folder: listed first, then fetched verified, and unpacked. Nexar's, which has no
-questions, gets them from its table: the weather, another column, or the collision.
+"""Download published data sets into a folder: list, fetch, verify, unpack. The Nexar set has no questions; its
+annotations are made from its metadata table: weather, another column, or the collision label.
 
     fetch(published_set("cosmos-reason1-benchmark"), ["av", "robovqa"], Path("data"))
 
-An interrupted fetch is resumed by the hub's client; a file keeps its name only if its length and its hash are right.
+The hub's client resumes an interrupted fetch; a file is kept only if its length and its hash are right.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from vidqa.data.problems import EMPTY, FIELD, LEFT_OUT, NOT_FOUND, OUTPUT_EXISTS
 from vidqa.data.storage import hub, hub_dataset
 from vidqa.data.storage.hub_dataset import Listing, RemoteFile
 
-TIMEOUT_S = 30.0  # of a server that is no hub
+TIMEOUT_S = 30.0  # of a server other than the hub
 BLOCK = 1 << 20
 COCO = "http://images.cocodataset.org/zips/train2017.zip"
 GOES_ON = "run this again: it goes on"
 METADATA = "metadata.csv"
-COLLISION = "collision"  # no column: the folder says it, and only that of training has both
+COLLISION = "collision"  # not a column but the folder's name; only the training part has both classes
 LABELS = {"positive": "Yes", "negative": "No"}
 QUESTIONS = {
     "weather": "What is the weather in this video? Choose from ['Rain', 'Cloudy', 'Snow', 'Clear'].",
@@ -42,8 +42,8 @@ QUESTIONS = {
 
 @dataclass(frozen=True)
 class Published:
-    """A published data set. `subsets` are those that it has, "" where it has none; `files` are the ones that are
-    wanted of it, all where none is named; `web` lies elsewhere, by the folder that it is unpacked into."""
+    """A published data set. `subsets` are its subsets, empty if it has none; `files` are the files to fetch, empty for
+    all; `web` are (address, folder for unpacking) pairs of archives outside of the hub."""
 
     repository: str
     subsets: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class Fetched:
-    """What is in the folder now; `new` of the files were not there before."""
+    """Counts of the files in the folder; `new` of them were not there before."""
 
     folder: Path
     commit: str
@@ -74,7 +74,7 @@ class Fetched:
 
 
 def published_set(name: str) -> Published:
-    """A published set by its short name, or any data set of the hub by its own. Raises STORAGE_NOT_FOUND."""
+    """A published set by its short name, or any data set of the hub by its full name. Raises STORAGE_NOT_FOUND."""
     if name in PUBLISHED:
         return PUBLISHED[name]
     if "/" not in name:
@@ -84,9 +84,9 @@ def published_set(name: str) -> Published:
 
 
 def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched:
-    """Bring the data set, or these subsets of it, into `folder`, and unpack its archives there.
+    """Download the data set, or these subsets of it, into `folder`, and unpack its archives there.
 
-    Nothing is written before the hub has agreed, every subset is known, and the disk has room.
+    Nothing is written before access, all subset names and the free disk space are checked.
     Raises STORAGE_DENIED, STORAGE_NOT_FOUND, STORAGE_UNREACHABLE, HUB_ANSWER, USAGE, OUTPUT_EXISTS,
     ENV_DISK_SPACE, REMOVAL_OUTSIDE.
     """
@@ -99,7 +99,7 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
     archives = sum(file.size for file in due if _is_packed(file.name))
     hub_dataset.require_room(folder, sum(file.size for file in due) + archives + sum(2 * w.missing for w in web), name)
     note(f"{len(files)} files, {len(due)} of them due, {sum(file.size for file in due) / 1e6:,.1f} MB, into {folder}")
-    for file in due:  # changed since, or of another commit: the client would take it as it is
+    for file in due:  # changed since, or of another commit: the client would keep it unchanged
         remove(folder / file.name, owner=folder)
     if due:
         hub_dataset.download(listing, due, name, folder)
@@ -116,7 +116,7 @@ def fetch(published: Published, subsets: Sequence[str], folder: Path) -> Fetched
 
 
 def _chosen(published: Published, subsets: Sequence[str], listing: Listing) -> list[RemoteFile]:
-    """The files of these subsets, or all; hidden ones aside. Raises USAGE, STORAGE_NOT_FOUND."""
+    """The files of these subsets, or all, except hidden ones. Raises USAGE, STORAGE_NOT_FOUND."""
     there = sorted({file.name.split("/")[0] for file in listing.files if "/" in file.name})
     known_subsets = [*published.subsets, *(name for name in there if name not in published.subsets)]
     if missing := [subset for subset in subsets if subset not in there]:
@@ -135,8 +135,8 @@ def _chosen(published: Published, subsets: Sequence[str], listing: Listing) -> l
 
 
 def _require_ours(due: Sequence[RemoteFile], folder: Path) -> None:
-    """Raises OUTPUT_EXISTS for a file in the place of one that is due, unless an earlier fetch put it there."""
-    fetched = folder / ".cache" / "huggingface" / "download"  # the client notes here what it has fetched
+    """Raise OUTPUT_EXISTS for a file in the place of one to fetch, unless an earlier fetch wrote it."""
+    fetched = folder / ".cache" / "huggingface" / "download"  # the client's records of fetched files
     occupied = [
         folder / file.name
         for file in due
@@ -152,7 +152,7 @@ def _is_packed(name: str) -> bool:
 
 
 class WebFile(NamedTuple):
-    """`size` bytes at an address, which are put into `folder`."""
+    """A file of `size` bytes at an address, to be stored in `folder`."""
 
     address: str
     folder: Path
@@ -164,12 +164,12 @@ class WebFile(NamedTuple):
 
     @property
     def missing(self) -> int:
-        """Bytes that are not here yet."""
+        """Number of bytes to fetch."""
         return 0 if self.path.is_file() else self.size
 
 
 def length_of(address: str) -> int:
-    """Raises STORAGE_UNREACHABLE."""
+    """Size in bytes of the file at an address. Raises STORAGE_UNREACHABLE."""
     try:
         with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=TIMEOUT_S) as answer:
             return int(answer.headers["Content-Length"])
@@ -178,19 +178,19 @@ def length_of(address: str) -> int:
 
 
 def fetch_web(file: WebFile) -> Path:
-    """The file, whole. Raises STORAGE_UNREACHABLE."""
+    """Fetch the whole file, resuming a partial one. Returns its path. Raises STORAGE_UNREACHABLE."""
     if file.path.is_file() and file.path.stat().st_size == file.size:
         return file.path
     partial = file.path.with_name(f"{file.path.name}.part")
     partial.parent.mkdir(parents=True, exist_ok=True)
     begun = partial.stat().st_size if partial.is_file() else 0
-    if begun > file.size:  # of another file
+    if begun > file.size:  # a part of another file
         begun = 0
     if begun < file.size:
         request = urllib.request.Request(file.address, headers={"Range": f"bytes={begun}-"} if begun else {})
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-                mode = "ab" if answer.status == 206 else "wb"  # a server without ranges begins again
+                mode = "ab" if answer.status == 206 else "wb"  # a server without byte ranges sends the whole file
                 with partial.open(mode) as out:
                     shutil.copyfileobj(answer, out, BLOCK)
         except (OSError, HTTPException) as failed:
@@ -202,7 +202,7 @@ def fetch_web(file: WebFile) -> Path:
 
 
 class Annotated(NamedTuple):
-    """The annotation file, how many records it holds, and a warning for each kind of row that makes none."""
+    """The annotation file, its number of records, and a warning for each kind of row without a record."""
 
     path: Path
     records: int
@@ -210,11 +210,11 @@ class Annotated(NamedTuple):
 
 
 def write_annotations(folder: Path, column: str = "weather", question: str = "") -> Annotated:
-    """Write annotations.json: a question about each video for training, whose answer is its value in `column` of
-    metadata.csv, or Yes or No for `collision`. Every folder with a metadata.csv is read.
+    """Write annotations.json: a question about each training video, answered by its value in `column` of metadata.csv,
+    or Yes or No for `collision`. Every folder with a metadata.csv is read.
 
-    Raises DATA_FIELD where no table has the column, or no question is known for it, DATA_EMPTY where no row makes a
-    record, DATA_SYNTAX for a table that cannot be read.
+    Raises DATA_FIELD if no table has the column, or there is no question for it, DATA_EMPTY if no row makes a record,
+    DATA_SYNTAX for an unreadable table.
     """
     prompt = question or QUESTIONS.get(column, "")
     if not prompt:

@@ -1,4 +1,4 @@
-"""Objects of S3 and of servers that speak its protocol, and what their errors mean."""
+"""Objects in S3 and in servers with its protocol, and the problems for their errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.problems import DENIED, DISK_SPACE, NOT_FOUND, UNREACHABLE
 
 PREFIX = "s3://"
-MOST_NAMED = 20  # problems of one set or run
+MOST_NAMED = 20  # problems that are listed for one set or run
 _ADDRESS = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?")
 _ENDPOINT = re.compile(r"https?://[\w.:\[\]@-]*[\w\]](/\S*)?")
 DENIALS = ("AccessDenied", "403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "NoCredentials")
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Object:
-    """One object: its address, bytes, and the tag that changes with its content."""
+    """One object: its address, size in bytes, and ETag, which changes with its content."""
 
     address: str
     size: int
@@ -39,7 +39,7 @@ def is_remote(path: str) -> bool:
 
 
 def parse(address: str) -> str:
-    """An address without a slash at its end. Raises STORAGE_NOT_FOUND."""
+    """Check an address, and return it without a slash at its end. Raises STORAGE_NOT_FOUND."""
     if not _ADDRESS.fullmatch(address):
         raise NOT_FOUND.error(address, "it is not of the form s3://bucket/path")
     return address.rstrip("/")
@@ -47,7 +47,7 @@ def parse(address: str) -> str:
 
 def connect() -> Any:
     """The file system of all buckets. Credentials and region come from the usual AWS variables and files. Raises
-    STORAGE_UNREACHABLE for an endpoint that is no address."""
+    STORAGE_UNREACHABLE for an endpoint that is not a URL."""
     s3fs = require("s3fs", "s3")
     endpoint = environment.s3_endpoint()
     if endpoint and not _ENDPOINT.fullmatch(endpoint):
@@ -61,7 +61,7 @@ def connect() -> Any:
 
 
 def object_at(files: Any, address: str) -> Object | None:
-    """The object of this very address, if there is one."""
+    """The object at exactly this address, if there is one."""
     with errors_at(address):
         try:
             info = files.info(address)
@@ -78,13 +78,13 @@ def objects_below(files: Any, address: str) -> list[Object]:
 
 
 def described(info: dict[str, Any]) -> Object:
-    """An object by what the file system says of it."""
+    """The object for file information of s3fs."""
     return Object(f"{PREFIX}{info['name']}", int(info["size"] or 0), str(info.get("ETag") or "").strip('"'))
 
 
 def hides_its_hash(files: Any, address: str) -> bool:
-    """Whether an object is encrypted with a key of its own: its tag then says nothing of its content. Listings do not
-    say it, so the storage is asked."""
+    """Whether an object is encrypted with a key of its own: its ETag is then not a hash of its content. Listings do not
+    include this, so it takes one request."""
     bucket, _, key = address.removeprefix(PREFIX).partition("/")
     head = files.call_s3("head_object", Bucket=bucket, Key=key)
     return "aws:kms" in str(head.get("ServerSideEncryption") or "") or bool(head.get("SSECustomerAlgorithm"))
@@ -93,7 +93,7 @@ def hides_its_hash(files: Any, address: str) -> bool:
 def transfers(
     transfer: Callable[[Job], Result], jobs: Iterable[Job], *, at_once: int
 ) -> Iterator[Result | list[Problem]]:
-    """What `transfer` gives for each job, some at once, in their order; the problems of those that fail."""
+    """Yield the results of `transfer` for each job, some at once, in their order; of failed jobs the problems."""
 
     def attempt(job: Job) -> Result | list[Problem]:
         try:
@@ -107,7 +107,7 @@ def transfers(
 
 @contextmanager
 def errors_at(where: str) -> Iterator[None]:
-    """Turns what a storage and the disk raise into problems."""
+    """Turn errors of a storage and of the disk into problems."""
     botocore = require("botocore.exceptions", "s3")
     try:
         yield

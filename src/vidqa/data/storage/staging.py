@@ -1,9 +1,9 @@
-"""Fetches a data set from S3: its annotations, and only the media that they name.
+"""Stage a data set from S3: fetch its annotations, and only the media that they name.
 
     annotation_path, media_path = stage_set("s3://bucket/set/annotations.json", "s3://bucket/set/videos")
 
-Every file is verified and recorded, one line each, in staged.jsonl of the set's folder in the cache. A file whose
-object has not changed is not fetched again, and an interrupted transfer continues.
+Every file is verified and recorded, one line each, in staged.jsonl of the set's cache folder. A file whose object has
+not changed is not fetched again, and an interrupted transfer continues.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ RECORD = "staged.jsonl"
 ANNOTATIONS, MEDIA = "annotations", "media"  # the two folders of a staged set
 FILES = (".json", ".jsonl", ".csv", ".tsv", ".parquet")
 BLOCK = 8 << 20
-LOCK_WAIT_S = 6 * 3600.0  # for another process that stages the same set, which may be terabytes
+LOCK_WAIT_S = 6 * 3600.0  # for another process that stages the same set, which may have terabytes
 
 
 class Staged(msgspec.Struct, frozen=True):
-    """One line of the record: what was fetched from where, and what arrived."""
+    """One line of the record: source, path and verified content of a fetched file."""
 
     source: str
     path: str  # relative to the set's folder
@@ -60,9 +60,9 @@ class Staged(msgspec.Struct, frozen=True):
 
 
 def stage_set(annotation_path: str, media_path: str) -> tuple[str, str]:
-    """The two paths of a data set on this machine; local paths are returned unchanged.
+    """Fetch a data set. Returns its two paths on this machine; local paths are returned unchanged.
 
-    Raises ProblemError with every object that is not there, and STORAGE_DENIED, STORAGE_UNREACHABLE, ENV_DISK_SPACE.
+    Raises ProblemError with every missing object, and STORAGE_DENIED, STORAGE_UNREACHABLE, ENV_DISK_SPACE.
     """
     if hub_dataset.is_hub_dataset(annotation_path):
         annotation_path = hub_dataset.stage_dataset(annotation_path)
@@ -82,14 +82,14 @@ def stage_set(annotation_path: str, media_path: str) -> tuple[str, str]:
 
 
 def _parted(annotation_path: str) -> tuple[str, str]:
-    """(address, "" or what stands behind it from the # on: the split that is meant)."""
+    """Split a path into (address, the split from `#` on, or "")."""
     address, mark, part = annotation_path.partition("#")
     return address, mark + part
 
 
 def expected_set(annotation_path: str, media_path: str) -> tuple[str, str]:
-    """The paths that `stage_set` will give, without asking the storage: an address counts as an annotation file or an
-    archive by its ending, and otherwise as a folder with annotations.json."""
+    """Predict the paths that `stage_set` returns, without a request: an address is an annotation file or an archive by
+    its suffix, and otherwise a folder with annotations.json."""
     if hub_dataset.is_hub_dataset(annotation_path):
         annotation_path = hub_dataset.expected_dataset(annotation_path)
     folder, annotations, media = folder_of(annotation_path, media_path), annotation_path, media_path
@@ -103,14 +103,14 @@ def expected_set(annotation_path: str, media_path: str) -> tuple[str, str]:
 
 
 def folder_of(annotation_path: str, media_path: str) -> Path:
-    """Where a set is staged: one folder for every pair of addresses, whatever split of it is meant."""
+    """The cache folder of a set: one for each pair of addresses, shared by all splits."""
     address = _parted(annotation_path)[0] if is_remote(annotation_path) else annotation_path
     name = hashlib.sha256(f"{address}\n{media_path}".encode()).hexdigest()[:16]
     return environment.cache_folder() / "staged" / name
 
 
 def read_record(folder: Path) -> dict[str, Staged]:
-    """The files that have arrived, by address. A line that was cut off by a kill is left out."""
+    """The fetched files, by address. A line truncated by a kill is ignored."""
     by_address = {}
     try:
         lines = (folder / RECORD).read_bytes().splitlines()
@@ -126,13 +126,13 @@ def read_record(folder: Path) -> dict[str, Staged]:
 
 
 def staging_lock(folder: Path) -> AbstractContextManager[int]:
-    """One process at a time stages a set; the next one finds it there. Raises LOCK_HELD, ENV_FILE_REFUSED."""
+    """A lock for staging a set; later processes find it staged. Raises LOCK_HELD, ENV_FILE_REFUSED."""
     folder.mkdir(parents=True, exist_ok=True)
     return locked(folder / ".lock", wait_s=LOCK_WAIT_S)
 
 
 def _stage_annotations(bucket: Any, address: str, folder: Path, arrived: dict[str, Staged]) -> Path:
-    """The annotation file: the object itself, or annotations.json(l) below the address."""
+    """Fetch the annotation file: the object itself, or annotations.json(l) below the address."""
     choices = [address, *(f"{address}/{name}" for name in ANNOTATION_NAMES)]
     remote = next((there for choice in choices if (there := object_at(bucket, choice))), None)
     if remote is None:
@@ -143,7 +143,7 @@ def _stage_annotations(bucket: Any, address: str, folder: Path, arrived: dict[st
 
 
 def _stage_media(bucket: Any, address: str, annotations: str, folder: Path, arrived: dict[str, Staged]) -> Path:
-    """The media folder with the files that the annotations name, or the archive where the address is one."""
+    """Fetch the media that the annotations name, or the archive at the address. Returns the folder or archive."""
     archive = object_at(bucket, address) if address.endswith(SUFFIXES) else None
     if archive:
         place = f"{MEDIA}/{PurePosixPath(address).name}"
@@ -159,7 +159,7 @@ def _stage_media(bucket: Any, address: str, annotations: str, folder: Path, arri
             items.append((remote, f"{MEDIA}/{name}"))
         else:
             missing.append(name)
-    if missing and archives:  # as for a local folder: what the folder lacks is looked for in its archives
+    if missing and archives:  # as for a local folder: media that the folder lacks are searched in its archives
         items += [(item, f"{MEDIA}/{PurePosixPath(item.address).name}") for item in archives]
     elif missing:
         problems += [NOT_FOUND.at(f"{address}/{name}", "the annotations name it") for name in missing[:MOST_NAMED]]
@@ -173,7 +173,7 @@ def _stage_media(bucket: Any, address: str, annotations: str, folder: Path, arri
 
 
 class _Names(MediaSource):
-    """Collects every name instead of looking for a file."""
+    """A media source that collects names without looking for files."""
 
     def find(self, kind: str, written: str) -> MediaRef | NotFound:
         self._results.setdefault((kind, written), MediaRef(kind, written, written, size=0))
@@ -185,8 +185,8 @@ class _Names(MediaSource):
 
 
 def named_media(annotations: str | Path) -> tuple[list[str], list[Problem]]:
-    """The media that an annotation file, or a split of it, names, relative and normalised, and the names that cannot be
-    staged.
+    """The media named in an annotation file, or in a split of it, as normalised relative names, and problems of names
+    that cannot be staged.
 
     Absolute names are files of this machine and left out. Problems of records are left to preflight.
     Raises DATA_FILE_MISSING, DATA_SPLIT.
@@ -208,7 +208,7 @@ def named_media(annotations: str | Path) -> tuple[list[str], list[Problem]]:
 
 
 def _fetch(bucket: Any, items: Iterable[tuple[Object, str]], folder: Path, arrived: dict[str, Staged]) -> None:
-    """Fetch what is not there yet, several at once; every file is recorded as soon as it is complete."""
+    """Fetch missing files, several at once; every file is recorded as soon as it is complete."""
     due = [(item, place) for item, place in items if not _is_there(item, folder, arrived)]
     if not due:
         return
@@ -219,7 +219,7 @@ def _fetch(bucket: Any, items: Iterable[tuple[Object, str]], folder: Path, arriv
     with (folder / RECORD).open("ab+") as record:
         if record.tell():
             record.seek(-1, os.SEEK_END)
-            if record.read(1) != b"\n":  # a line that was cut off would take the next one with it
+            if record.read(1) != b"\n":  # a truncated line would corrupt the next one
                 record.write(b"\n")
         for staged in transfers(lambda job: _fetch_one(bucket, *job, folder), due, at_once=8):
             if isinstance(staged, Staged):
@@ -233,7 +233,7 @@ def _fetch(bucket: Any, items: Iterable[tuple[Object, str]], folder: Path, arriv
 
 
 def _is_there(item: Object, folder: Path, arrived: dict[str, Staged]) -> bool:
-    """The same object as last time, and its file as long as it was."""
+    """Whether the object is unchanged since it was fetched, and its file has the same length."""
     staged = arrived.get(item.address)
     if staged is None or (staged.etag, staged.bytes) != (item.etag, item.size):
         return False
@@ -242,7 +242,7 @@ def _is_there(item: Object, folder: Path, arrived: dict[str, Staged]) -> bool:
 
 
 def _fetch_one(bucket: Any, item: Object, place: str, folder: Path) -> Staged:
-    """One object as a file that is whole or not there. An ETag that is an MD5 must agree with what arrived."""
+    """Fetch one object into a complete file, or none. An ETag that is an MD5 must match the received bytes."""
     sha256, md5, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
     with errors_at(item.address), files.replacing(folder / place) as temporary:
         with bucket.open(item.address, "rb", cache_type="none") as source, temporary.open("wb") as target:

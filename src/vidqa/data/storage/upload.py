@@ -1,7 +1,7 @@
-"""Uploads a run's files and exports, or one export, to a bucket and to the hub: python -m vidqa.data.storage.upload RUN
+"""Upload a run's files and exports, or one export, to a bucket and to the hub: python -m vidqa.data.storage.upload RUN
 
-[train.ckpt] of the run's spec names the destinations. uploads.json in the run folder records what was uploaded and what
-failed; an upload never changes the state of the run. Safe to run again: it sends only what is missing.
+[train.ckpt] of the run's spec names the destinations. uploads.json in the run folder records uploaded files and
+failures; an upload never changes the state of the run. Safe to run again: only missing files are sent.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from vidqa.data.storage.s3 import (
 )
 
 RECORD = "uploads.json"
-FINAL = "final"  # the export of a run of quantizing
-PART = 64 << 20  # bytes of one part; a file below two parts goes in one piece
-MOST_PARTS = 9000  # S3 takes 10,000
+FINAL = "final"  # name of the export of a quantization run
+PART = 64 << 20  # bytes of one part; a file below two parts is sent whole
+MOST_PARTS = 9000  # S3 allows 10,000
 BLOCK = 8 << 20
 HUB_NAME = re.compile(r"([\w.-]+/)?[\w.-]+")
 
 
 @dataclass(frozen=True)
 class Destinations:
-    """Where a run is uploaded. `s3` is the address below which the run gets a folder of its name; `which` are the
-    exports sent there: final (the best and the newest) or all; `hub` is organisation/name, or a name in the
-    token's own namespace, and gets the best one."""
+    """Destinations of an upload. `s3` is the address below which the run gets a folder of its name; `which` selects the
+    exports sent there: final (the best and the newest) or all; `hub` is organisation/name, or a name in the token's own
+    namespace, and gets the best export."""
 
     s3: str | None = None
     which: str = "final"
@@ -91,7 +91,7 @@ def upload(run_dir: Path, to: Destinations, token: str | None) -> tuple[dict[str
         )
     done: dict[str, Any] = {}
     problems: list[Problem] = []
-    for place, send_to in places.items():  # a failure of one does not keep the next from being tried
+    for place, send_to in places.items():  # after a failure of one, the next is still tried
         note(f"uploading {run_dir.name} to {place}")
         try:
             done[place] = {"state": "COMPLETE", "when": files.now(), **send_to(), "problems": []}
@@ -104,7 +104,7 @@ def upload(run_dir: Path, to: Destinations, token: str | None) -> tuple[dict[str
 
 def exports(run_dir: Path, which: str) -> list[Path]:
     """The complete exports of a run, oldest first: all, or the best and the newest. A folder that is an export itself,
-    such as scripts/export.py writes, is its own."""
+    such as scripts/export.py writes, is its only export."""
     if (run_dir / EXPORT).is_file():
         return [run_dir]
     run = RunFolder(run_dir)
@@ -115,14 +115,14 @@ def exports(run_dir: Path, which: str) -> list[Path]:
 
 
 def best_export(run_dir: Path, among: list[Path]) -> Path:
-    """The export that best.json names, otherwise the newest."""
+    """The export named in best.json, otherwise the newest."""
     name = files.read_object(run_dir / "best.json").get("name")
     return next((path for path in among if path.name == name), among[-1])
 
 
 def run_files(run_dir: Path, chosen: list[Path]) -> list[Path]:
     """The files for a bucket: those of the run folder itself (spec, metrics, results, log ...), and the exports.
-    Checkpoints are left out: they are three times the size, and of use only to resume the run."""
+    Checkpoints are left out: they are three times the size, and only needed to resume the run."""
     own = [
         path for path in run_dir.iterdir() if path.is_file() and not path.name.startswith(".") and path.name != RECORD
     ]
@@ -131,7 +131,7 @@ def run_files(run_dir: Path, chosen: list[Path]) -> list[Path]:
 
 
 def _write_record(run_dir: Path, done: dict[str, Any]) -> None:
-    """Add to the record of earlier uploads. A full disk costs the record, not the upload."""
+    """Add to the record of earlier uploads. On a full disk only the record is lost, not the upload."""
     path = run_dir / RECORD
     before = files.read_object(path).get("destinations")
     before = before if isinstance(before, dict) else {}
@@ -144,10 +144,10 @@ def _write_record(run_dir: Path, done: dict[str, Any]) -> None:
 def upload_export(
     folder: Path, name: str, message: str, *, token: str | None, public: bool, without: str
 ) -> dict[str, Any]:
-    """Commit the files of an export, but the one called `without`, to organisation/name, or to a name alone in the
-    token's own namespace; made where it is not there. {"repository", "commit", "files", "bytes"}.
+    """Commit the files of an export, except `without`, to the repository organisation/name, or to a name in the token's
+    own namespace; it is created if necessary. Returns {"repository", "commit", "export", "files", "bytes"}.
 
-    Files that the hub has already are not sent again. Raises NOT_AGREED, STORAGE_DENIED,
+    Files that the hub already has are not sent again. Raises NOT_AGREED, STORAGE_DENIED,
     STORAGE_UNREACHABLE.
     """
     import huggingface_hub
@@ -171,7 +171,7 @@ def upload_export(
         raise DENIED.error(name, _short(answer, token), remedy) from answer
     except (HTTPError, OSError) as away:
         raise UNREACHABLE.error(name, f"{type(away).__name__}: {_short(away, token)}") from away
-    except ValueError as refused:  # a name that no repository may have
+    except ValueError as refused:  # an invalid repository name
         raise DENIED.error(name, _short(refused, token), "correct the name") from refused
     if damaged:
         raise UNREACHABLE.error(name, f"differs from {folder}: {', '.join(damaged[:10])}")
@@ -191,7 +191,7 @@ def _files(folder: Path, without: str) -> list[Path]:
 
 
 def _differences(api: Any, name: str, commit: str, folder: Path, files: Sequence[Path]) -> list[str]:
-    """The files of the folder that the hub does not have in that commit, bit by bit."""
+    """The files of the folder whose content differs from the hub's commit."""
     there = {entry.path: entry for entry in api.list_repo_tree(name, recursive=True, revision=commit)}
     names = {path.relative_to(folder).as_posix(): path for path in files}
 
@@ -210,10 +210,10 @@ def _short(failed: BaseException, token: str | None) -> str:
 
 
 def send(address: str, root: Path, paths: Sequence[Path]) -> dict[str, Any]:
-    """Store every file below `address` under its path relative to `root`. What is there already, bit by bit, stays.
+    """Store every file below `address` under its path relative to `root`. Identical objects are not sent again.
 
-    Returns {"files": [{"path", "bytes", "sha256", "etag"}, ...], "bytes", "sent"}, "sent" the number of files that were
-    not there. Raises ProblemError with every file that did not get there.
+    Returns {"files": [{"path", "bytes", "sha256", "etag"}, ...], "bytes", "sent"}, "sent" the number of transferred
+    files. Raises ProblemError with every file that failed.
     """
     bucket = connect()
     there = {item.address: item for item in objects_below(bucket, address)}
@@ -234,7 +234,7 @@ def send(address: str, root: Path, paths: Sequence[Path]) -> dict[str, Any]:
 
 
 def _send_one(bucket: Any, root: str, name: str, path: Path, there: Object | None) -> tuple[dict[str, Any], bool]:
-    """The object as it is stored now, and whether it had to be sent."""
+    """Store a file. Returns its entry, and whether it had to be sent."""
     address = f"{root}/{name}"
     with errors_at(address):
         size = path.stat().st_size
@@ -253,9 +253,9 @@ def _send_one(bucket: Any, root: str, name: str, path: Path, there: Object | Non
 
 
 def hashes(path: Path, part: int) -> tuple[str, str]:
-    """The tag that S3 gives a file sent in parts of this size, and its SHA-256.
+    """The ETag that S3 gives a file sent in parts of `part` bytes, and its SHA-256.
 
-    Source: S3's multipart tag is the MD5 of the parts' MD5s, a dash, and their number; of one piece it is the MD5.
+    Source: S3's multipart ETag is the MD5 of the parts' MD5s, a dash, and their number; of a single part it is the MD5.
     """
     sha256, parts, size = hashlib.sha256(), [], path.stat().st_size
     whole = hashlib.md5(usedforsecurity=False)
@@ -269,13 +269,13 @@ def hashes(path: Path, part: int) -> tuple[str, str]:
             if left == part:
                 break
             parts.append(of_part.digest())
-    if size < min(5 << 30, 2 * part):  # where s3fs sends one piece
+    if size < min(5 << 30, 2 * part):  # s3fs sends such a file in one part
         return whole.hexdigest(), sha256.hexdigest()
     return f"{hashlib.md5(b''.join(parts), usedforsecurity=False).hexdigest()}-{len(parts)}", sha256.hexdigest()
 
 
 def main(run_dir: Path) -> int:
-    """Upload at the end of a training. Problems go to the log and into the record, and make the exit code 1."""
+    """Upload at the end of a training. Problems go to the log and into the record; they make the exit code 1."""
     try:
         _, problems = upload(run_dir, spec_destinations(run_dir), environment.hf_token())
     except ProblemError as stopped:

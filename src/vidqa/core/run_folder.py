@@ -301,10 +301,10 @@ def _step_of(path: Path) -> int:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The events of a metrics.jsonl; a last line that was cut off by a kill is left out."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    return [event for event in map(parse_metric, lines) if event is not None]
+    return [event for event in map(_parse_metric, lines) if event is not None]
 
 
-def parse_metric(line: str | bytes) -> dict[str, Any] | None:
+def _parse_metric(line: str | bytes) -> dict[str, Any] | None:
     """The event that a line of metrics.jsonl holds; None for a line that holds none, such as half of one."""
     try:
         event = json.loads(line)

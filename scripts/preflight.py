@@ -45,7 +45,7 @@ measured.add_argument("--kpi-root", type=Path, metavar="DIR", help="or only its 
 parser.add_argument("--fix", type=Path, metavar="FILE", help="write corrected annotations to this new file")
 parser.add_argument("--engine", choices=["vidqa", "cosmos-rl"], default="vidqa", help="whose image GPUs must suit")
 parser.add_argument(
-    "--gpu-count", type=number(int, 1), metavar="N", help="GPUs of the job, where they are not visible here"
+    "--gpu-count", type=number(int, 1), metavar="N", help="GPUs of a node, where they are not visible here"
 )
 parser.add_argument("--gpu-memory-gb", type=number(float, above=0), metavar="G", help="memory of each")
 parser.add_argument("--gpu-arch", type=architecture, metavar="ARCH", help="architecture of each, such as sm_90")
@@ -70,16 +70,19 @@ def main(options: argparse.Namespace) -> Result:
         result.data["fix"] = fixed.as_dict()
         result.text += f"\n\n{fixed.text}"
     if result.code == 0:
-        place = ["--spec", o.spec, "--platform", o.platform]
-        onward = [
-            *place,
-            *(["--site", o.site] if o.site else []),
-            *(["--image", o.image] if o.image else []),
-            *(["--nodes", o.nodes] if o.nodes > 1 else []),
-        ]
-        onward += ["--dry-run", "--out", "look"] if report.facts.get("by_hand") else []
-        result.next = [command("preflight", *place) if o.only else command("launch", report.action, *onward)]
+        onward = ["--spec", o.spec, "--platform", o.platform, *repeated(o, "site", "image", "nodes", "engine")]
+        measured_on = repeated(o, "evaluate_spec", "kpi_root", "gpu_count", "gpu_memory_gb", "gpu_arch")
+        by_hand = ["--dry-run", "--out", "look"] if report.facts.get("by_hand") else []
+        launched = command("launch", report.action, *onward, *by_hand)
+        result.next = [command("preflight", *onward, *measured_on) if o.only else launched]
     return result
+
+
+def repeated(options: argparse.Namespace, *names: str) -> list[object]:
+    """These options as words of the next command, where they are not as by default."""
+    values = {name: getattr(options, name) for name in names}
+    changed = {name: value for name, value in values.items() if value != parser.get_default(name)}
+    return [word for name, value in changed.items() for word in (f"--{name.replace('_', '-')}", value)]
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def test_files_for_a_cluster_that_this_machine_does_not_see_are_submitted_as_wri
     )
     told = {problem["code"]: problem["severity"] for problem in result["problems"]}
     assert (code, set(told.values()), result["next"]) == (Exit.OK, {"warning"}, []), result
-    assert {"PLATFORM_NOT_SHARED", "PLATFORM_SLURM_SETTINGS", "SPEC_DP_MISMATCH"} <= set(told)
+    assert {"PLATFORM_NOT_SHARED", "PLATFORM_SITE_SETTINGS", "SPEC_DP_MISMATCH"} <= set(told)
     launcher = (str(LAUNCH.parents[1]), str(Path.home()), str(look), sys.prefix)
     texts = {path.name: path.read_text() for path in look.iterdir()}
     assert set(texts) == {"spec.toml", "job.sbatch", "node.sh", "submit.sh"}
@@ -214,4 +214,4 @@ def test_a_cluster_elsewhere_needs_a_checkout_and_all_inputs(
     site.write_text(site.read_text().replace("checkout", "# checkout"))
     spec.write_text(spec.read_text().replace(f'"{tmp_path}/nodes/model"', f'"{tmp_path}/model"'))
     wrong = {(p.code, p.where) for p in dry_run("train", spec, "slurm", resources).problems if p.severity == "error"}
-    assert wrong == {("PLATFORM_SLURM_SETTINGS", "checkout"), ("PLATFORM_PATH_UNSEEN", str(tmp_path / "model"))}
+    assert wrong == {("PLATFORM_SITE_SETTINGS", "checkout"), ("PLATFORM_PATH_UNSEEN", str(tmp_path / "model"))}

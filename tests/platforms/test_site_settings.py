@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vidqa.core.cli import SKILL_ROOT
-from vidqa.core.problem import ProblemError
+from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs.platforms import NAMES, platform, site
 from vidqa.jobs.platforms.docker import DockerSite
 
@@ -71,7 +71,7 @@ def test_a_platform_without_settings_takes_none(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ProblemError) as missing:
         site.read("docker", tmp_path / "none.toml")
-    assert missing.value.problems[0].code == "PLATFORM_SITE_SETTINGS"
+    assert missing.value.problems[0].code == "PLATFORM_SITE_SETTINGS" and missing.value.exit_code == Exit.INPUT
     os.mkfifo(tmp_path / "pipe.toml")
     with pytest.raises(ProblemError, match="no plain file"):
         site.read("docker", tmp_path / "pipe.toml")

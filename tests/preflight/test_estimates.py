@@ -13,6 +13,7 @@ from tests.preflight.conftest import records
 from tests.preflight.corpus import Case, machine
 from vidqa import spec as specs
 from vidqa.core.problem import Problem
+from vidqa.jobs.resources import Resources
 from vidqa.planning.budget.memory_constants import CONSTANTS
 from vidqa.planning.packing import Steps
 from vidqa.planning.plan import load_sets
@@ -56,8 +57,10 @@ def case(tmp_path: Path, clips: Path, tiny_model: Path, monkeypatch: pytest.Monk
     return case
 
 
-def budget(case: Case, gib: float | None = None, arch: str | None = None) -> tuple[Report, list[Problem]]:
-    case.options["declared"] = Declared(None, gib, arch)
+def budget(
+    case: Case, gib: float | None = None, arch: str | None = None, gpus: int | None = None
+) -> tuple[Report, list[Problem]]:
+    case.options["declared"] = Declared(gpus or (gib and 64), gib, arch)
     report = case.report("budget")
     return report, [problem for problem in report.problems if problem.where == "GPU memory"]
 
@@ -71,7 +74,7 @@ def test_the_estimate_is_always_there_and_is_of_the_heaviest_pack(case: Case) ->
     sizes = [steps.size(pack) for step in range(9) for packs in steps.packs(step) for pack in packs]
     assert report.facts["memory"]["heaviest_pack_tokens"] == max(sizes)[0] > 0
     assert report.facts["memory"]["heaviest_pack_patches"] == max(sizes)[1]
-    assert "GPU memory" in report.text and "heaviest pack" in report.text
+    assert "no GPU is visible here; by estimate about" in report.text and "heaviest pack" in report.text
 
 
 def test_features_of_a_frozen_tower_are_counted_beside_frames(case: Case) -> None:
@@ -113,6 +116,21 @@ def test_what_does_not_fit_is_told_what_helps(case: Case, gib: float, more: dict
     assert budget(case, gib)[1] == []
 
 
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "gib", "remedy"),
+    [
+        (4, 1, 30.0, "; or, with more GPUs, policy.parallelism.dp_shard_size = 8"),
+        (4, 2, 30.0, "set policy.parallelism.dp_shard_size = 8"),
+        (2, 1, 30.0, "; or, with more GPUs, policy.parallelism.dp_shard_size = 8"),
+    ],
+)
+def test_more_gpus_than_the_job_can_have_are_named_as_such(
+    case: Case, gpus: int, nodes: int, gib: float, remedy: str
+) -> None:
+    case.options["resources"] = Resources(nodes=nodes)
+    assert remedy in budget(case, gib, gpus=gpus)[1][0].remedy
+
+
 def test_the_model_that_validation_gathers_to_answer_is_counted(case: Case) -> None:
     """Sharded over many GPUs a step takes little, and answering takes the whole model on each of them."""
     case.spec |= {"policy.parallelism.dp_shard_size": 32, "train.train_batch_per_replica": 1}
@@ -138,6 +156,8 @@ def test_a_sample_that_one_gpu_cannot_hold_is_for_several(case: Case) -> None:
     case.spec |= {"policy.parallelism.dp_shard_size": 1, "train.train_batch_per_replica": 1}
     report, (problem,) = budget(case, 20.0)
     assert problem.severity == "error" and problem.remedy == "set policy.parallelism.cp_size = 2"
+    (problem,) = budget(case, 13.0, gpus=1)[1]
+    assert problem.remedy == "with more GPUs, set policy.parallelism.cp_size = 4"
     alone = report.facts["memory"]
     case.spec["policy.parallelism.cp_size"] = 2
     report, problems = budget(case, 20.0)

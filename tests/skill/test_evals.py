@@ -62,7 +62,7 @@ def test_the_files_for_a_cluster_come_out_of_the_commands(tmp_path: Path, monkey
         done = run_here([sys.executable, str(SKILL_ROOT / script), *words, "--json"], cwd=tmp_path)
         assert done.returncode == 0, done.stdout
         codes = {problem["code"] for problem in json.loads(done.stdout)["problems"]}
-        assert not codes & {"PLATFORM_SLURM_SETTINGS", "SPEC_DP_MISMATCH"}
+        assert not codes & {"PLATFORM_SITE_SETTINGS", "SPEC_DP_MISMATCH"}
     texts = {path.name: path.read_text() for path in (tmp_path / "look").iterdir()}
     assert set(texts) == {"spec.toml", "job.sbatch", "node.sh", "submit.sh"}
     here = (str(SKILL_ROOT), str(tmp_path), str(Path.home()))

@@ -171,7 +171,7 @@ def _once(*problems: list[Problem]) -> list[Problem]:
 
 
 def as_offline_warnings(where: Platform, problems: list[Problem]) -> list[Problem]:
-    """Problems of a job whose files a person submits: that the platform cannot be asked from here is a warning."""
+    """Problems of a job that is only shown or checked: that the platform cannot be asked from here is a warning."""
     return [replace(p, severity="warning") if p.code in where.away else p for p in problems]
 
 

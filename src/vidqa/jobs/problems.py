@@ -47,7 +47,6 @@ SITE_SETTINGS = Code(
     "PLATFORM_SITE_SETTINGS",
     "The settings of your place (site.toml) are missing, are not TOML, or lack or hold a wrong key or value.",
     "Correct what the message names; references/site_template.toml documents every key.",
-    Exit.USAGE,
 )
 # By what cannot be reached: what to do. A problem has the remedy of its own platform.
 REACH = {
@@ -81,13 +80,6 @@ PLATFORM_REFUSED = Code(
     "Do what its own words in the message say: correct the platform's table in site.toml or the spec, then launch "
     "again; --dry-run prints what is submitted.",
     Exit.ENVIRONMENT,
-)
-SLURM_SETTINGS = Code(
-    "PLATFORM_SLURM_SETTINGS",
-    "The table [slurm] of site.toml does not say how many cores a job gets (many clusters give it one on each node), "
-    "or where this skill is installed on a cluster that alone sees the output folder.",
-    "Set `cpus_per_task`, about 8 for each GPU of a node: videos are decoded there; or `checkout`, after git clone and "
-    "make install on the cluster.",
 )
 IMAGE_UNUSABLE = Code(
     "PLATFORM_IMAGE_UNUSABLE",

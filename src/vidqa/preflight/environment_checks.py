@@ -25,7 +25,7 @@ from vidqa.jobs import launch
 from vidqa.jobs.job_spec import load_job_spec
 from vidqa.jobs.platforms import platform, site
 from vidqa.jobs.platforms.local import cpu_count
-from vidqa.jobs.problems import PLATFORM_UNREACHABLE
+from vidqa.jobs.problems import NOT_SHARED, PLATFORM_UNREACHABLE
 from vidqa.planning.budget.methods import FIRST_OF_BITSANDBYTES
 from vidqa.preflight.gpus import (
     COSMOS_RL_GPUS,
@@ -214,7 +214,8 @@ def existing(folder: Path) -> Path:
 
 
 def suitable(inputs: Inputs) -> list[Problem]:
-    """Check the job as a launch would make it, with site settings and image."""
+    """Check the job as a launch would make it, with site settings and image. That the platform cannot be asked is a
+    warning, as in a dry run: a launch asks again and refuses."""
     inputs.facts |= {"gpus": len(inputs.gpus), "cores": cpu_count(), "processes": inputs.processes}
     where, declared = platform(inputs.platform), inputs.declared.anything
     settings = site.read(inputs.platform, inputs.resources.site)
@@ -227,10 +228,9 @@ def suitable(inputs: Inputs) -> list[Problem]:
         raise Skip(f"the job cannot be put together: {first.code} at {first.where}") from unresolved
     job = launch.job_of(job_spec, where, settings, resources, job_spec.output_dir / "preflight", "preflight")
     problems = [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)]
-    if site.is_unseen(settings, job.run_dir):  # no launch from here, but files that a person submits
-        inputs.facts["by_hand"] = True
-        problems = launch.as_offline_warnings(where, problems)
-    return [*image_warnings, *problems]
+    # A launch cannot write the run folder from here: the next step are files that a person submits.
+    inputs.facts["by_hand"] = any((p.code, p.where) == (NOT_SHARED.name, str(job.run_dir)) for p in problems)
+    return [*image_warnings, *launch.as_offline_warnings(where, problems)]
 
 
 def ports(inputs: Inputs) -> list[Problem]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.core.problem import Problem
+from vidqa.jobs.job_spec import process_count
 from vidqa.planning.budget.autotune import Forecast, Packing, answered_samples, best_policy, least_policy
 from vidqa.planning.budget.memory import GIB, fits, state_bytes, training_setup
 from vidqa.planning.budget.memory_constants import CONSTANTS
@@ -186,7 +187,8 @@ def _facts(expected: Forecast, has_gib: float | None) -> dict[str, Any]:
 def _remedy(
     inputs: Inputs, train_spec: TrainSpec, samples: Sequence[Sample], answered: Sequence[Sample], has_gib: float
 ) -> str:
-    """The cheapest single change that fits, of those that the spec's rules allow; else the fewest changes together."""
+    """The cheapest single change that fits, of those that the spec's rules allow; else the fewest changes together. One
+    for more GPUs than the job can have, or has, is named as such."""
 
     def errors(changed: TrainSpec) -> set[tuple[str, str]]:
         return {(problem.code, problem.where) for problem in spec.check(changed) if problem.severity == "error"}
@@ -202,17 +204,23 @@ def _remedy(
         return expected.fits(has_gib)
 
     present_errors = errors(train_spec)
+    most_gpus = max(inputs.processes, len(inputs.gpus) * inputs.resources.nodes)
     together: Change = {}
+    more_gpus = ""
     contexts = partial(_contexts, inputs.memory_model(train_spec).sizes.text.kv_heads)
     for kind in (_recompute, _shards, _packs, contexts, _answers, _moments, _adapters):
         tried: Change = {}
-        for tried in filter(is_allowed, kind(train_spec, samples)):
-            if judged(tried):
-                return f"set {_shown(tried)}"
+        for change in filter(is_allowed, kind(train_spec, samples)):
+            if process_count(with_values(train_spec, change)) > most_gpus:
+                more_gpus = more_gpus or (_shown(change) if judged(change) else "")
+                continue
+            tried = change
+            if judged(change):
+                return f"set {_shown(change)}" + f"; or, with more GPUs, {more_gpus}" * bool(more_gpus)
         together |= tried  # the farthest of its kind
         if len(together) > len(tried) and is_allowed(together) and judged(together):
-            return f"set {_shown(together)}"
-    return NOTHING_HELPS
+            return f"set {_shown(together)}" + f"; or, with more GPUs, {more_gpus}" * bool(more_gpus)
+    return f"with more GPUs, set {more_gpus}" if more_gpus else NOTHING_HELPS
 
 
 def _recompute(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:

@@ -108,11 +108,13 @@ def _trains(facts: Facts) -> Iterator[Line]:
 def _memory(facts: Facts) -> Iterator[Line]:
     if memory := facts.get("memory"):
         limit = f" of {memory['gpu_gib']:.1f}" if memory["gpu_gib"] else ""
+        peak = f"about {memory['peak_gib']:.1f}" if memory["peak_gib"] else "under 0.1"
+        whose = "" if memory["gpu_gib"] else "no GPU is visible here; by estimate "
         if "cache_gib" in memory:
             held = f"{memory['weights_gib']:.1f} of it weights, {memory['cache_gib']:.1f} the cache"
         else:
             held = f"{memory['weights_and_optimizer_gib']:.1f} of it weights and optimizer"
-        yield "GPU memory", f"about {memory['peak_gib']:.1f}{limit} GiB on each, {held}"
+        yield "GPU memory", f"{whose}{peak}{limit} GiB on each, {held}"
         if "memory_policy" in memory:
             yield "memory policy", f"{memory['memory_policy']}; {memory['done_again']:.0%} of the work is recomputed"
         yield "heaviest pack", f"{memory['heaviest_pack_tokens']:,} tokens, {memory['heaviest_pack_patches']:,} patches"

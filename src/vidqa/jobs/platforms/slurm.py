@@ -43,7 +43,7 @@ from vidqa.jobs.problems import (
     PLATFORM_REFUSED,
     PLATFORM_SILENT,
     PLATFORM_UNREACHABLE,
-    SLURM_SETTINGS,
+    SITE_SETTINGS,
 )
 
 POLL_S = 5.0  # a controller serves a whole cluster
@@ -98,7 +98,8 @@ def _checkout(job: Job) -> list[Problem]:
     site: SlurmSite = job.settings
     if not is_unseen(site, job.run_dir) or site.backend != "venv" or site.checkout or site.python:
         return []
-    return [SLURM_SETTINGS.at("checkout", f"the files would name {Path(vidqa.__file__).parents[2]}")]
+    remedy = "set it to this skill's folder on the cluster, after git clone and make install there"
+    return [SITE_SETTINGS.at("checkout", f"the files would name {Path(vidqa.__file__).parents[2]}", remedy)]
 
 
 def _interpreter(job: Job) -> list[Problem]:
@@ -114,7 +115,9 @@ def _interpreter(job: Job) -> list[Problem]:
 def _cores(site: SlurmSite) -> list[Problem]:
     if site.cpus_per_task or any(option.startswith("--cpus-per-") for option in site.options):
         return []
-    return [SLURM_SETTINGS.at("cpus_per_task", "it is not set", severity="warning")]
+    message = "it is not set, and many clusters give a job one core on each node"
+    remedy = "set it to about 8 for each GPU of a node: videos are decoded there"
+    return [SITE_SETTINGS.at("cpus_per_task", message, remedy, severity="warning")]
 
 
 def render(job: Job) -> Rendered:

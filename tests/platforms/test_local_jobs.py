@@ -24,7 +24,7 @@ from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import launch, retry
 from vidqa.jobs.platforms import local, processes
-from vidqa.jobs.platforms._base import State
+from vidqa.jobs.platforms._base import LAUNCHER_ENDED, State
 from vidqa.jobs.platforms.processes import ProcessIdentity, job_processes, supervisors
 from vidqa.jobs.records import JobRecord
 
@@ -84,7 +84,14 @@ def test_a_launcher_that_died_before_submitting_leaves_an_error(over_at_once: No
     assert me
     assert jobs.observe(records.write(replace(gone, launcher=me))).state == State.PENDING
     reused = replace(gone, launcher=replace(me, started=me.started - 1))
-    assert jobs.observe(records.write(reused)).state == State.ERROR
+    seen = jobs.observe(records.write(reused))
+    assert (seen.state, seen.message, seen.failure["class"]) == (State.ERROR, LAUNCHER_ENDED, "infrastructure")
+    (problem,) = jobs.problems_of(seen)
+    assert problem.remedy.startswith("start it again: ") and "retry gone" in problem.remedy
+    records.write(replace(reused, job_id="begun"))
+    Path(gone.run_dir, "status.json").unlink()
+    reused.log.write_text("a line of an engine")
+    assert "vanished" in jobs.observe(records.read("begun")).message
 
 
 def test_a_launcher_that_ends_while_we_look_has_started_its_job(
@@ -123,7 +130,7 @@ def test_a_supervisor_whose_launcher_died_before_it_starts_nothing(tmp_path: Pat
     module = [sys.executable, "-m", "vidqa.jobs.platforms.supervisor"]
     words = [*module, "job", tmp_path / "exit.json", "touch", tmp_path / "up"]
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ENOUGH_S)
-    assert (done.returncode, list(tmp_path.glob("*"))) == (1, []) and "nothing was started" in done.stderr
+    assert (done.returncode, list(tmp_path.glob("*"))) == (1, []) and done.stdout + done.stderr == ""
     subprocess.run(words, input="\n", text=True, timeout=ENOUGH_S, check=True)
     assert {path.name for path in tmp_path.iterdir()} == {"exit.json", "up"}
 

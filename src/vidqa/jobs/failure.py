@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from vidqa.core import environment
 from vidqa.core.problem import Exit, Problem
-from vidqa.jobs.platforms._base import IMAGE, INFRASTRUCTURE, OUT_OF_MEMORY, Failure
+from vidqa.jobs.platforms._base import IMAGE, INFRASTRUCTURE, LAUNCHER_ENDED, OUT_OF_MEMORY, Failure
 
 DATA, CREDENTIAL, SPEC, PROGRAM = "data", "credential", "spec", "program"
 PERMANENT_CLASSES = (SPEC, DATA, CREDENTIAL, OUT_OF_MEMORY)  # the same job would fail again
@@ -84,7 +84,7 @@ def classify(exit_code: int | None, message: str, problems: Sequence[Problem], l
             return _failure(failure_class, matching_lines[-1])
     if exit_code == Exit.INPUT:
         return _failure(DATA, message)
-    if exit_code == Exit.ENVIRONMENT or "vanished" in message:
+    if exit_code == Exit.ENVIRONMENT or "vanished" in message or message == LAUNCHER_ENDED:
         return _failure(INFRASTRUCTURE, message)
     return _failure(PROGRAM, message or next((line.strip() for line in reversed(lines) if line.strip()), ""))
 

@@ -25,7 +25,7 @@ from vidqa.core.run_folder import PLAN
 from vidqa.jobs import failure, images, records, runs, watch
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, job_spec_of, load_job_spec, process_count, spec_of
 from vidqa.jobs.platforms import job_store, platform, site
-from vidqa.jobs.platforms._base import Job, Platform, Rendered, State
+from vidqa.jobs.platforms._base import NOT_STARTED, Job, Platform, Rendered, State
 from vidqa.jobs.platforms.processes import this_process
 from vidqa.jobs.problems import JOB_NOT_DONE, PLATFORM_NODES, PLATFORM_SILENT
 from vidqa.jobs.records import JobRecord
@@ -363,7 +363,7 @@ def _submit(record: JobRecord, job: Job, rendered: Rendered, where: Platform) ->
         if refused.problems[0].code == PLATFORM_SILENT.name:
             raise _perhaps_started(refused, record) from refused
         why = failure.classify(refused.exit_code, "", refused.problems, "")
-        message = f"{watch.NOT_STARTED}: {why['evidence']}"
+        message = f"{NOT_STARTED}: {why['evidence']}"
         records.update(record.job_id, state=State.ERROR, exit_code=refused.exit_code, message=message, failure=why)
         raise
     try:

@@ -14,13 +14,12 @@ from vidqa.core.cli import command
 from vidqa.core.problem import JOB_FAILED, Exit, Problem, ProblemError
 from vidqa.jobs import cost, failure, records
 from vidqa.jobs.platforms import engine_process, platform
-from vidqa.jobs.platforms._base import Observed, State
+from vidqa.jobs.platforms._base import LAUNCHER_ENDED, NOT_STARTED, Observed, State
 from vidqa.jobs.problems import JOB_NOT_DONE, JOB_NOT_FOUND, JOB_OUT_OF_MEMORY
 from vidqa.jobs.records import JobRecord
 
 MOST_LISTED = 50
 TAIL_BYTES = 2**20
-NOT_STARTED = "it was not started"  # the beginning of the message of a job that its platform refused
 
 
 def observe(record: JobRecord) -> JobRecord:
@@ -220,6 +219,8 @@ def _problem_of(record: JobRecord) -> Problem:
         evidence = "" if why["evidence"] in message else f": {why['evidence']}"
         return JOB_OUT_OF_MEMORY.at(record.job_id, f"{message}{evidence}")
     retry = command("jobs", "retry", record.job_id)
+    if message == LAUNCHER_ENDED:
+        return JOB_FAILED.at(record.job_id, message, f"start it again: {retry}")
     if message.startswith(NOT_STARTED):
         advice = f"correct what the message says, then: {retry}; with other settings of your place: --site FILE"
         return JOB_FAILED.at(record.job_id, message, advice)

@@ -24,6 +24,9 @@ SAVE_S = 600  # how long torchrun lets its processes write a checkpoint after a 
 INFRASTRUCTURE, IMAGE, OUT_OF_MEMORY = "infrastructure", "image", "out of memory"
 # Of a dry run: the job's spec, and the command of a platform without files.
 SPEC_FILE, RUN_SCRIPT = "spec.toml", "run.sh"
+# The beginning of the message of a job that its platform refused, or that its launcher did not live to start.
+NOT_STARTED = "it was not started"
+LAUNCHER_ENDED = f"{NOT_STARTED}: its launcher had ended before"
 
 
 class State(StrEnum):

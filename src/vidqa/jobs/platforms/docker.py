@@ -25,6 +25,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.versions import git_commit
 from vidqa.jobs.platforms import docker_daemon, local
 from vidqa.jobs.platforms._base import (
+    LAUNCHER_ENDED,
     OUT_OF_MEMORY,
     Job,
     Observed,
@@ -250,7 +251,7 @@ def _poll(client: Any, job: Submitted) -> Observed:
         return _without_container(client, job)
     if container_state == "created":
         _remove(client, facts["Id"])
-        return vanished(job, "the launcher ended before it had started it")
+        return vanished(job, LAUNCHER_ENDED)
     return _collect(client, job, facts) if container_state in ("exited", "dead") else Observed(State.RUNNING)
 
 

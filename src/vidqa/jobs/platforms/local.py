@@ -22,6 +22,7 @@ from vidqa.core import environment
 from vidqa.core._optional import PACKAGE_MISSING
 from vidqa.core.problem import Problem
 from vidqa.jobs.platforms._base import (
+    LAUNCHER_ENDED,
     RUN_SCRIPT,
     SPEC_FILE,
     Job,
@@ -31,8 +32,9 @@ from vidqa.jobs.platforms._base import (
     State,
     Submitted,
     copy_command,
+    run_folder_log,
 )
-from vidqa.jobs.platforms.engine_process import ended_here, engine_environment, gpu_problems, torchrun, vanished
+from vidqa.jobs.platforms.engine_process import ended_here, engine_environment, gpu_problems, tail, torchrun, vanished
 from vidqa.jobs.platforms.job_store import exit_file, read_exit
 from vidqa.jobs.platforms.processes import (
     JOB_VARIABLE,
@@ -143,8 +145,9 @@ def status(job: Submitted) -> Observed:
         return Observed(State.PENDING if job.state == State.PENDING else State.RUNNING)
     if launching:
         return Observed(State.PENDING)
-    # It may have ended normally meanwhile.
-    return _ended(job) or vanished(job, "the process vanished, and no exit code of it can be read")
+    is_begun = job.reference is not None or tail(run_folder_log, job)
+    message = "the process vanished, and no exit code of it can be read" if is_begun else LAUNCHER_ENDED
+    return _ended(job) or vanished(job, message)  # it may have ended normally meanwhile
 
 
 def _supervisor_of(job: Submitted) -> ProcessIdentity | None:

@@ -21,6 +21,7 @@ from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.jobs.platforms import slurm_script
 from vidqa.jobs.platforms._base import (
     INFRASTRUCTURE,
+    LAUNCHER_ENDED,
     OUT_OF_MEMORY,
     SPEC_FILE,
     SUBMIT_SCRIPT,
@@ -170,7 +171,7 @@ def status(job: Submitted) -> Observed:
         if slurm_id is None and launching:
             return Observed(State.PENDING, None, "it is being submitted")
         if slurm_id is None:
-            return vanished(job, "its launcher ended before SLURM had taken it")
+            return vanished(job, LAUNCHER_ENDED)
         named = slurm_id, slurm_script.name_of(job.job_id)
         job_in_slurm = slurm_job(cluster, *named) or _exit_code_left(job, slurm_id) or accounted(cluster, *named)
     except ProblemError as silent:

@@ -128,5 +128,5 @@ def _counters(own: Path, cgroups: Path) -> list[Path]:
 if __name__ == "__main__":
     written = None if sys.argv[2] == "-" else Path(sys.argv[2])
     if written and os.read(0, 1) != START:
-        sys.exit("the launcher ended before the job had started: nothing was started")
+        sys.exit(1)  # the launcher ended before; an empty log says that nothing was started
     sys.exit(shell_exit_code(supervise(sys.argv[1], written, sys.argv[3:])))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.core.actions import names, profiles, roots
-from vidqa.core.cli import Parser, Result, command, run
+from vidqa.core.cli import Parser, Result, command, note, run
 from vidqa.core.run_folder import run_named, run_path
 
 parser = Parser(
@@ -52,7 +52,7 @@ parser.add_argument("--out", type=Path, metavar="FILE", help="write the spec her
 
 def main(args: argparse.Namespace) -> Result:
     from vidqa.spec import dump, explain, fingerprint
-    from vidqa.spec.build import Request, build
+    from vidqa.spec.build import PARENT_LAYER, Request, build
     from vidqa.spec.schedule import train_samples
     from vidqa.spec.serialization import output_format, write_spec
 
@@ -63,9 +63,13 @@ def main(args: argparse.Namespace) -> Result:
     samples = train_samples(resolved.spec) if args.target == "cosmos-rl" else None
     text = dump(resolved.spec, form, args.target, samples)
     data = {"action": args.action, "fingerprint": fingerprint(resolved.spec), "target": args.target, "spec": text}
+    data["layers"] = resolved.layers
+    for layer in resolved.layers:
+        if layer.startswith(PARENT_LAYER):
+            note(f"from {layer}")  # --parent-run may name a folder of runs
     shown = explain(resolved) if args.explain else text
     if args.explain:
-        data |= {"layers": resolved.layers, "origins": resolved.origins}
+        data["origins"] = resolved.origins
     if args.out is None:
         return Result(data, shown, resolved.warnings)
     write_spec(args.out, text, args.action if args.target == "native" else "")

@@ -211,7 +211,9 @@ def test_an_adapter_can_be_quantized_and_asked_by_its_folder(tmp_path: Path, roo
 
 def test_training_goes_on_from_the_parents_checkpoint(tmp_path: Path, root: Path) -> None:
     run = run_of(tmp_path, root, lora=False)
-    done = script("build_spec", "train", "--parent-run", run, "--out", tmp_path / "t.toml")
+    done = script("build_spec", "train", "--parent-run", run.parent, "--out", tmp_path / "t.toml", "--json")
+    parent = f"parent run {run} (latest)"  # of the folder of runs that was named
+    assert f"from {parent}" in done.stderr and parent in json.loads(done.stdout)["data"]["layers"]
     assert done.returncode == 0, done.stderr
     spec = load(tmp_path / "t.toml", "train")
     assert (spec.train.resume, spec.custom.vision.fps) == (str(run / "checkpoints" / "step_8"), 2.0)

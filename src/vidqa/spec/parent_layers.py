@@ -43,7 +43,8 @@ def parent_layer(action: str, run: Path, which: str | None) -> Layer:
             raise NO_RUN.error("--which", f"{which} is asked for, and {run} is an adapter, not a run", "leave it out")
         return Layer(f"{PARENT_LAYER} {run}", begun_with(run))
     which = parent.save if which is None else which
-    return Layer(f"{PARENT_LAYER} {run} ({which})", actions.resolve(parent.keys)(run, run_folder_of(run), which))
+    home = run_folder_of(run)
+    return Layer(f"{PARENT_LAYER} {home} ({which})", actions.resolve(parent.keys)(run, home, which))
 
 
 def model_layer(action: str, name: str, which: str | None = None) -> Layer:

@@ -1,5 +1,4 @@
-"""A stored LoRA adapter: what its files must hold before anything is built from them, and whether its matrices and its
-base model are those of a run that continues it."""
+"""Checks of a stored LoRA adapter: its files before anything is built from them, its matrices, and its base model."""
 
 from __future__ import annotations
 
@@ -22,13 +21,13 @@ from vidqa.spec.run_lookup import ADAPTER as CONFIG
 
 WEIGHTS = "adapter_model.safetensors"
 BASE_LAYER = ".base_layer."  # PEFT may store the base's embeddings beside an adapter of them
-Rank = Annotated[int, Field(ge=1, le=65_536)]  # at most any side of the matrices that an adapter stands on
-# Where a LoRA matrix's rank stands in its shape.
+Rank = Annotated[int, Field(ge=1, le=65_536)]  # the largest side of a matrix that may have an adapter
+# Parts of the names of LoRA matrices whose first dimension is the rank.
 RANK_ROWS = (".lora_A.", ".lora_embedding_A")
 
 
 class _PeftConfig(ConfigTable):
-    """What PEFT builds matrices from."""
+    """The fields of adapter_config.json that decide the shapes of PEFT's matrices."""
 
     peft_type: Literal["LORA"] = "LORA"
     r: Rank = 8
@@ -36,15 +35,15 @@ class _PeftConfig(ConfigTable):
 
 
 def check_adapter(folder: Path) -> None:
-    """The ranks of adapter_config.json are numbers, and those of the matrices that are here.
+    """Check that the ranks in adapter_config.json are numbers and match the shapes of the stored matrices.
 
-    PEFT builds matrices of the configured rank before it looks at the file: a wrong one can take all memory.
-    Raises MODEL_BROKEN, MODEL_UNSUPPORTED.
+    PEFT builds matrices of the configured rank before it reads the weights: a wrong rank can fill all memory. Raises
+    MODEL_BROKEN, MODEL_UNSUPPORTED.
     """
     config = parse(read_json(folder, CONFIG), "config", folder / CONFIG, _PeftConfig)
     ranks = {config.r, *(config.rank_pattern or {}).values()}
     if not (folder / WEIGHTS).is_file():
-        return  # named by the check of the weights
+        return  # the check of the weights reports it
     for name, tensor in read_header(folder / WEIGHTS).items():
         shape = tensor["shape"]
         if any(part in name for part in RANK_ROWS) and (not shape or shape[0] not in ranks):
@@ -55,12 +54,12 @@ def check_adapter(folder: Path) -> None:
 
 
 def base_precision(folder: Path) -> str | None:
-    """The precision, nf4 or fp8, of the base that the adapter was trained on; None where it was not quantized."""
+    """The precision, nf4 or fp8, of the base that the adapter was trained on; None if it was not quantized."""
     return read_json(folder, CONFIG).get(PRECISION) or None
 
 
 def check_base_precision(folder: Path, precision: str | None) -> None:
-    """Raises MODEL_UNSUPPORTED where the adapter was trained on a base of another precision than `precision`."""
+    """Raise MODEL_UNSUPPORTED if the adapter was trained on a base of another precision than `precision`."""
     if (trained_on := base_precision(folder)) != precision:
         message = f"the adapter was trained on a base in {trained_on or '16 bits'}, and the base here is in " + (
             precision or "16 bits"
@@ -70,18 +69,17 @@ def check_base_precision(folder: Path, precision: str | None) -> None:
 
 
 def adapter_name(name: str) -> str:
-    """The name that a parameter of an adapter, or of a module that trains in full beside adapters, has in PEFT's
-    files."""
+    """The name in PEFT's files of a parameter of an adapter, or of a module that trains in full beside adapters."""
     name = name.replace(f".modules_to_save.{ADAPTER}.", ".")
     return "base_model.model." + name.replace(f".{ADAPTER}.", ".").removesuffix(f".{ADAPTER}")
 
 
 def adapter_problems(folder: Path, shapes: Mapping[str, tuple[int, ...]], precision: str | None) -> list[Problem]:
-    """MODEL_ADAPTER_MISMATCH where the tensors of an adapter are not those that a run adds to its model (`shapes`, by
-    the run's names), from the file's header. `precision` is that of the run's base (policy.quantization). Raises
+    """MODEL_ADAPTER_MISMATCH if the tensors in an adapter's file header differ from those that a run adds to its model
+    (`shapes`, by the run's parameter names). `precision` is that of the run's base (policy.quantization). Raises
     MODEL_BROKEN, and MODEL_UNSUPPORTED for an adapter of a base of another precision."""
     check_adapter(folder)
-    if (folder / EXPORT).is_file():  # others do not record the precision
+    if (folder / EXPORT).is_file():  # other programs do not record the precision
         check_base_precision(folder, precision)
     if not (folder / WEIGHTS).is_file():
         raise MODEL_BROKEN.error(folder / WEIGHTS, "the adapter has no such file")
@@ -101,8 +99,8 @@ def adapter_problems(folder: Path, shapes: Mapping[str, tuple[int, ...]], precis
 
 
 def base_problems(folder: Path, base: Path) -> list[Problem]:
-    """MODEL_ADAPTER_MISMATCH where an adapter of this program was trained on other weights than those in `base`;
-    whoever stored another one did not record them."""
+    """MODEL_ADAPTER_MISMATCH if an adapter of this program was trained on other weights than those in `base`. Adapters
+    of other programs do not record them."""
     facts = read_object(folder / EXPORT).get("weights")
     recorded = facts.get("base_model") if isinstance(facts, dict) else None
     if not recorded or same_weights(recorded, base):

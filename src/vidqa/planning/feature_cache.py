@@ -1,6 +1,6 @@
-"""How much of a frozen vision tower's features fits into the cache of a training, beside its frames.
+"""The share of a frozen vision tower's features that fits into the cache of a training, beside its frames.
 
-The features of a token are `out` numbers at the tower's end and at every tap (deepstack): 32 KiB in the 8B model, where
+The features of a token are `out` numbers at the tower's end and at every tap (deepstack): 32 KiB in the 8B model, while
 its pixels are 6 KiB. So caching them is opt-in, frames come first, and features get the rest of the cache.
 """
 
@@ -25,11 +25,11 @@ class CacheShare:
 
     frame_bytes: int  # of all frames
     feature_bytes: int  # of all features
-    share: float  # 0..1, of the features that fit
+    share: float  # 0..1, share of the features that fits
 
 
 def plans_by_view(samples: Iterable[Sample]) -> dict[Hashable, FramePlan]:
-    """The frame plan of every view (a medium with its span and keys), once for all samples that have it."""
+    """The frame plan of every view (a medium with its span and keys), once for all samples that contain it."""
     return {ref.view: plan for sample in samples for ref, plan in zip(sample.record.media, sample.plans, strict=True)}
 
 
@@ -41,8 +41,8 @@ def frame_bytes(plans: Iterable[FramePlan]) -> int:
 def cache_share(
     trained: Iterable[Sample], others: Iterable[Sample], bytes_per_token: int, limit_bytes: float
 ) -> CacheShare:
-    """The division of a cache of `limit_bytes` that holds the frames of all samples, and features of the `trained` ones
-    alone; `others` are those of validation."""
+    """The division of a cache of `limit_bytes` that holds the frames of all samples, and the features of the `trained`
+    ones only; `others` are the validation samples."""
     plans = plans_by_view(trained)
     features = bytes_per_token * sum(plan.tokens for plan in plans.values())
     frames = frame_bytes((plans_by_view(others) | plans).values())
@@ -58,8 +58,8 @@ def feature_cache_share(
     others: Iterable[Sample],
     limit_bytes: float,
 ) -> CacheShare | str:
-    """The `cache_share` of a TrainSpec, or the reason for which it caches no features: they must not change, so the
-    vision tower has to be frozen and without adapters."""
+    """The `cache_share` of a TrainSpec, or the reason why it caches no features: they must not change, so the vision
+    tower must be frozen and without adapters."""
     tower = (p for p in parameters(family.tensors(sizes), spec.policy) if p.name.startswith(family.tower))
     if any(parameter.trains or parameter.added for parameter in tower):
         return "the vision tower trains"

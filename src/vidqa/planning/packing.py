@@ -1,8 +1,8 @@
-"""Which samples form an optimizer step, and where and in how many micro-steps they are computed.
+"""Samples of every optimizer step, and their packing into micro-steps on ranks.
 
 A step is a fixed set of samples, chosen by (seed, epoch, step) alone. Packs only spread that set over ranks and
 micro-steps: bins of a token budget, balanced by cost. So another number of ranks takes the same steps, and the whole
-state of the data loader is one integer. `Steps` is all of it, a function of the spec and the planned samples alone.
+state of the data loader is one integer. `Steps` combines both; it depends on the spec and the planned samples alone.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ EPOCHS_CACHED = 4  # the dataloader is ahead of the training
 
 
 def padded_length(length: int, device_type: str) -> int:
-    """Tokens that a sample takes in a pack."""
+    """Tokens of a padded sample in a pack."""
     align = ALIGN[device_type]
     return -(-length // align) * align
 
 
 @dataclass(frozen=True)
 class StepOrder:
-    """The samples of every step of a run: `samples` in all, `batch` of them a step. `together` holds groups of samples
-    that follow each other in every epoch; it covers all samples, and None is each on its own."""
+    """The samples of every step of a run: `samples` in all, `batch` of them per step. `together` holds groups of
+    samples that follow each other in every epoch; it covers all samples. None: no groups."""
 
     samples: int
     batch: int
@@ -65,7 +65,7 @@ class StepOrder:
         return lru_cache(EPOCHS_CACHED)(self._shuffled)
 
     def _shuffled(self, epoch: int) -> np.ndarray:
-        """The numbers of all samples in the order of an epoch."""
+        """Numbers of all samples in the order of an epoch."""
         groups = self.together
         order = np.arange(self.samples if groups is None else len(groups))
         if self.shuffle:
@@ -78,10 +78,10 @@ class StepOrder:
 def plan_packs(
     chosen: Sequence[int], lengths: Sequence[int], costs: Sequence[float], ranks: int, budget: int
 ) -> list[list[list[int]]]:
-    """Spread the units `chosen` over [rank][micro-step] -> unit numbers; every rank gets as many micro-steps.
+    """Distribute the units `chosen` over [rank][micro-step] -> unit numbers; all ranks get equally many micro-steps.
 
-    Longest processing time first into bins of `budget` tokens; the fewest bins that hold everything. A unit longer
-    than the budget gets a bin of its own. A bin may be empty when there are fewer units than ranks.
+    Longest processing time first into the fewest bins of `budget` tokens that hold all units. A unit longer than the
+    budget gets its own bin. A bin may be empty if there are fewer units than ranks.
     """
     order = sorted(chosen, key=lambda i: (-costs[i], i))
     total = sum(min(lengths[i], budget) for i in order)
@@ -101,7 +101,7 @@ def plan_packs(
 def _fill(
     order: Sequence[int], lengths: Sequence[int], costs: Sequence[float], count: int, budget: int
 ) -> list[list[int]] | None:
-    """Put each sample into the cheapest bin with room; None when a sample finds none."""
+    """Put each sample into the cheapest bin with room; None if no bin has room for a sample."""
     bins: list[list[int]] = [[] for _ in range(count)]
     used, load = np.zeros(count, dtype=np.int64), np.zeros(count)
     for i in order:
@@ -116,7 +116,7 @@ def _fill(
 
 
 def plan_micro_batches(chosen: Sequence[int], ranks: int, mini_batch: int) -> list[list[list[int]]]:
-    """Without packing: each rank takes its run of the samples, `mini_batch` of them a micro-step."""
+    """Distribute samples without packing: each rank takes a contiguous run of them, `mini_batch` per micro-step."""
     per_rank = -(-len(chosen) // ranks)
     runs = [list(chosen[rank * per_rank : (rank + 1) * per_rank]) for rank in range(ranks)]
     micro_steps = -(-per_rank // mini_batch)
@@ -124,13 +124,13 @@ def plan_micro_batches(chosen: Sequence[int], ranks: int, mini_batch: int) -> li
 
 
 def pack_budget(spec: TrainSpec) -> int:
-    """Tokens of a pack by a TrainSpec alone, where no memory policy chooses them."""
+    """Tokens of a pack by a TrainSpec alone, if no memory policy chooses them."""
     return spec.engine.pack_tokens or spec.policy.model_max_length
 
 
 class Steps:
     """The steps of a TrainSpec over `samples`, on `ranks` devices of one type ("cpu", "cuda"), in packs of
-    `pack_tokens`, or of what the spec says. A step has `batch` samples, by default the spec's effective batch."""
+    `pack_tokens` (default: the spec's). A step has `batch` samples (default: the spec's effective batch)."""
 
     def __init__(
         self,
@@ -157,11 +157,11 @@ class Steps:
 
     @property
     def longest(self) -> int:
-        """Tokens that the longest sample takes of a pack."""
+        """Padded tokens of the longest sample."""
         return self.padded(max_tokens(self.samples))
 
     def packs(self, step: int) -> list[list[list[int]]]:
-        """[rank][micro-step] -> sample numbers of a step; those of one unit stand together."""
+        """Sample numbers of a step, as [rank][micro-step]; the samples of a prefix group are adjacent."""
         if not self.spec.engine.packing:
             mini_batch = self.spec.train.train_policy.mini_batch
             return plan_micro_batches(self.order.step(step), self.ranks, mini_batch)
@@ -172,7 +172,7 @@ class Steps:
         return [[[number for place in pack for number in groups[place]] for pack in packs] for packs in by_rank]
 
     def units(self, step: int) -> list[PrefixGroup]:
-        """The samples of a step over all ranks, those that share a prefix as one."""
+        """The samples of a step over all ranks, grouped by shared prefix."""
         return self._units(self.order.step(step))
 
     def _units(self, numbers: Sequence[int]) -> list[PrefixGroup]:
@@ -181,21 +181,22 @@ class Steps:
         return groups_within_budget(numbers, self.samples, self.padded, self.budget)
 
     def size(self, pack: Sequence[int]) -> tuple[int, int, int]:
-        """Padded tokens, patches and supervised tokens of a pack; at most, of a rank's part of it."""
+        """Padded tokens, patches and supervised tokens of a pack; with context parallelism the most in a rank's
+        part."""
         groups = self._units(pack)
         works = [workload(unit, self.samples) for unit in groups]
         tokens = sum(group_tokens(unit, self.samples, self.padded) for unit in groups)
         patches, supervised = sum(work.patches for work in works), sum(work.supervised for work in works)
         if (ranks := self.spec.policy.parallelism.cp_size) > 1:
             tokens = -(-tokens // ranks)
-            # All of them may be of videos, and a frame at either end is computed whole.
+            # All tokens of the part may be of videos, and frames at both ends are computed whole.
             in_media = max(1, sum(self.samples[unit[0]].media_tokens for unit in groups))
             frame = max((rows * columns for work in works for _, rows, columns in work.grids), default=0)
             patches = min(patches, tokens * patches // in_media + 2 * frame)
         return tokens, patches, min(supervised, tokens)
 
     def prefix_rows(self, pack: Sequence[int]) -> int:
-        """Rows of prefixes that attention gathers, once for each group, for what stands behind them: several samples,
-        or both answers of a pair."""
+        """Rows of prefixes that attention gathers: each prefix once, if several samples or both answers of a pair
+        follow it."""
         firsts = [(self.samples[unit[0]], len(unit)) for unit in self._units(pack)]
         return sum(first.prefix for first, count in firsts if count > 1 or isinstance(first, PairSample))

@@ -1,6 +1,6 @@
-"""Preference pairs as samples: a right and a wrong answer to one question, whose prompt stands in a pack once.
+"""Preference pairs as samples: a question with a chosen and a rejected answer, whose prompt is in a pack once.
 
-A pair counts as one sample everywhere (steps, packs, memory): its `length` is the prompt's and both answers' together.
+A pair counts as one sample everywhere (steps, packs, memory): its `length` is that of the prompt and both answers.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from vidqa.spec.models import TrainSpec
 
 @dataclass(frozen=True, slots=True)
 class PairSample(Sample):
-    """Both answers behind one prompt. `length` is prefix + two suffixes, `supervised` that of both answers. `chosen` is
-    (length, supervised) of prompt and right answer alone. Turns before the last answer are in both, so that they cancel
-    out of the difference of log-probabilities."""
+    """A prompt with both answers behind it. `length` is prefix + two suffixes, `supervised` that of both answers.
+    `chosen` is (length, supervised) of the prompt with the chosen answer. Turns before the last answer are in both, so
+    that they cancel out of the difference of log-probabilities."""
 
     chosen: tuple[int, int] = field(kw_only=True)
 
     def halves(self, key: bytes) -> tuple[Sample, Sample]:
-        """The sample of the right answer and that of the wrong one, which share their prefix as group `key`."""
+        """The samples of the chosen and of the rejected answer, which share their prefix as group `key`."""
         length, supervised = self.chosen
         group = (self.prefix, key if self.prefix else b"")
         right = Sample(self.record, self.plans, self.prompting, length, supervised, *group)
@@ -33,12 +33,12 @@ class PairSample(Sample):
 
 
 def learns_pairs(spec: object) -> bool:
-    """Whether a spec's training is one on preference pairs."""
+    """Whether a spec's training is one on preference pairs (DPO)."""
     return isinstance(spec, TrainSpec) and spec.engine.objective == "dpo"
 
 
 def rejecting(record: Record) -> Record:
-    """The record with its wrong answer in place of the right one."""
+    """The record with its rejected answer in place of the chosen one."""
     assert record.rejected is not None
     *turns, _ = record.turns
     return replace(record, turns=(*turns, Turn("assistant", (record.rejected,))), rejected=None)
@@ -48,8 +48,8 @@ def plan_pairs(
     planner: Planner, records: Sequence[Record], response_mode: str | None = None
 ) -> tuple[list[PairSample], list[Problem]]:
     """Pairs in the order of their records, and the problems of records that cannot become one. Records without a
-    rejected answer, which `pair_problems` names, are left out. A pair in which an answer has no supervised token has
-    none at all."""
+    rejected answer are left out; `pair_problems` reports them. If one answer of a pair has no supervised token, the
+    pair has none."""
     right, problems = planner.plan([record for record in records if record.rejected], response_mode)
     twins = [rejecting(sample.record) for sample in right]
     wrong, others = planner.plan(twins, response_mode)
@@ -67,8 +67,8 @@ def plan_pairs(
 
 
 def pair_problems(spec: object, sets: Mapping[str, Sequence[Record]]) -> list[Problem]:
-    """SAMPLE_ANSWERS, by set: records without a rejected answer, or with two equal ones, where pairs are learned; a
-    warning where there are rejected answers and none are learned."""
+    """SAMPLE_ANSWERS, by set: records without a rejected answer, or with two equal ones, if training is on pairs; a
+    warning if there are rejected answers and training is not."""
     problems = []
     for name, records in sets.items():
         paired = [record for record in records if record.rejected]

@@ -1,12 +1,12 @@
 """The plan of a run: its records by set, long videos cut into windows, their samples, and the usable ones of these.
 
 The sets are those that an action declares: "train" and "validation", or "evaluation". Preflight and the engine share
-this rule; each passes a `Read` that handles problems in its own way.
+this rule; each passes a `Read` that handles problems differently.
 
     cut_into_windows(records, 30.0, 5.0)     0 to 30 s, 25 to 55 s, 50 to 80 s, ...
 
-A window of a video is planned as the clip that it would be if somebody had cut it out: its frames are spread over it
-alone, and its timestamps begin at 0, as those of the clips did that a model was trained on.
+A window of a video is planned as if it had been cut out as a clip: its frames are spread over the window alone, and its
+timestamps begin at 0, as in the clips that a model was trained on.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from vidqa.spec.models import Spec
 from vidqa.video.probe import probe_many
 from vidqa.video.types import VideoMeta
 
-MARK = "#t="  # between a record's id and its window
+MARK = "#t="  # separates a record's id from its window
 Span = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class SetSource:
     """The annotations of one set, as the spec writes them. With `keep_missing` a record with a missing medium is a bad
-    sample and not an error. `prompt` is the question of a record without one."""
+    sample and not an error. `prompt` is the question of records without one."""
 
     name: str
     annotation_path: str
@@ -85,8 +85,8 @@ def media_roots(spec: Spec) -> list[Path]:
 
 
 def read_record_sets(spec: Spec, read: Read) -> list[RecordSet]:
-    """The sets of a run, one for each source. The second one may be held out of the first, by video; without a second
-    set in the action that part is left out. A limit takes the first records; long videos are cut into windows."""
+    """Read the sets of a run, one per source. The second set may be held out of the first, by video; if the action has
+    no second set, the held-out part is dropped. A limit takes the first records; long videos are cut into windows."""
     record_sets, action = [read(source) for source in sources(spec)], action_for(spec)
     if action.sampling is None:
         return record_sets
@@ -105,7 +105,7 @@ def read_record_sets(spec: Spec, read: Read) -> list[RecordSet]:
 
 
 def load_sets(spec: Spec) -> dict[str, list[Record]]:
-    """The records of a run by set. Raises ProblemError where annotations are wrong, or cannot be split."""
+    """Load the records of a run by set. Raises ProblemError if annotations are wrong, or cannot be split."""
 
     def read(source: SetSource) -> RecordSet:
         return RecordSet(source.name, load_records(source.annotation_path, source.media_path, **source.how), [])
@@ -117,8 +117,8 @@ def load_sets(spec: Spec) -> dict[str, list[Record]]:
 
 
 def cut_into_windows(records: Sequence[Record], window_s: float, overlap_s: float) -> list[Record]:
-    """The records, those that show one video and nothing else cut where it is longer than `window_s` seconds; 0 cuts
-    none. A video whose header cannot be read is left whole: whoever plans it says what is wrong."""
+    """Cut the records that show only one video, if it is longer than `window_s` seconds, into windows; 0 cuts none. A
+    video whose header cannot be read is left whole; planning reports its problem."""
     if not window_s:
         return list(records)
     single = {record.media[0].file: record.media[0] for record in records if _is_one_video(record)}
@@ -134,13 +134,13 @@ def cut_into_windows(records: Sequence[Record], window_s: float, overlap_s: floa
 
 
 def _shown(ref: MediaRef, duration_s: float) -> Span:
-    """The part of a video that the record's own keys show, in seconds of the file."""
+    """The part of a video that the record's own keys select, in seconds of the file."""
     keys = dict(ref.keys)
     return min(keys.get("video_start", 0.0), duration_s), min(keys.get("video_end", duration_s), duration_s)
 
 
 def window_spans(duration_s: float, window_s: float, overlap_s: float) -> list[Span]:
-    """The windows of a video, in seconds; none where one holds all of it. The last one ends with the video."""
+    """The windows of a video, in seconds; empty if one window covers it. The last one ends with the video."""
     if duration_s <= window_s:
         return []
     windows = [(0.0, window_s)]
@@ -151,7 +151,7 @@ def window_spans(duration_s: float, window_s: float, overlap_s: float) -> list[S
 
 
 def source_id(record: Record) -> str:
-    """The id of the record that a window was cut from; of another record, its own."""
+    """The id of the record that a window was cut from; for any other record, its own id."""
     return record.id.rpartition(MARK)[0] if window_of(record) else record.id
 
 
@@ -181,7 +181,7 @@ class PlannedSet:
 
 @dataclass(frozen=True)
 class Plan:
-    """The sets of a run by name; `data_fingerprint` is of all their records."""
+    """The sets of a run by name; `data_fingerprint` is a hash of all their records."""
 
     sets: dict[str, PlannedSet]
     data_fingerprint: str
@@ -195,7 +195,7 @@ def response_mode(spec: Spec, name: str) -> str | None:
 
 
 def make_plan(spec: Spec, planner: Planner, records: Mapping[str, list[Record]]) -> Plan:
-    """Plan the sets of a run (`sets.record_sets`)."""
+    """Plan the sets of a run (records as `load_sets` returns them)."""
     sets = {}
     for name, records_of_set in records.items():
         plan = partial(plan_pairs, planner) if learns_pairs(spec) else planner.plan
@@ -205,7 +205,7 @@ def make_plan(spec: Spec, planner: Planner, records: Mapping[str, list[Record]])
 
 
 def usable(samples: Sequence[Sample], longest: int, *, trained: bool) -> list[Sample]:
-    """Samples of at most `longest` tokens; with `trained` only those with a supervised token. No sample is ever cut."""
+    """Samples of at most `longest` tokens; with `trained` only those with a supervised token. None is truncated."""
     return [sample for sample in samples if sample.length <= longest and (sample.supervised or not trained)]
 
 

@@ -1,7 +1,7 @@
-"""The cached plan of a run: written by preflight, put into the run folder by a launch, read by the engine.
+"""The cached plan of a run: written by preflight, copied into the run folder by a launch, read by the engine.
 
-The file names its inputs: the keys of the spec that matter, the annotations' bytes, the files of the model's processor
-and tokenizer, this program, and every medium by size and time of change. If one of them differs, the plan is made
+The file records its inputs: the relevant keys of the spec, the annotations' bytes, the files of the model's processor
+and tokenizer, this program, and every medium by size and modification time. If one of them differs, the plan is made
 again. A medium and its frame plan are stored once.
 """
 
@@ -35,10 +35,10 @@ from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.spec.models import Spec
 from vidqa.video.types import FramePlan
 
-Identity = tuple[int, int] | None  # size in bytes and time of change in nanoseconds; None of a file that is not there
+Identity = tuple[int, int] | None  # size in bytes and modification time in nanoseconds; None for a missing file
 SCHEMA_VERSION = 5
 MODEL_FILES = ("*.json", "*.jinja")
-CODE = ("core", "video", "data", "families", "planning")  # packages that decide what a plan is
+CODE = ("core", "video", "data", "families", "planning")  # packages whose code decides the content of a plan
 LIBRARIES = ("av", "jinja2", "numpy", "tokenizers")
 OTHERS = {
     "spec": "the spec asks for other records, frames or texts",
@@ -46,17 +46,17 @@ OTHERS = {
     "model": "the model's processor or tokenizer has changed",
     "program": "it was made by another version of the program or of a library",
 }
-THREADS = 8  # a network file system answers slowly, but many questions at a time
+THREADS = 8  # a network file system has a high latency, but serves many requests at a time
 DAMAGED = "it is damaged"
 
 
 class Stale(Exception):
-    """A stored plan is not the one that would be made now; the text says why."""
+    """A stored plan is out of date; the text says why."""
 
 
 def plan_inputs(spec: Spec, planner: Planner) -> dict[str, str]:
-    """What a plan is made of, the media left out: a hash for each key of OTHERS. Empty where that cannot be read, which
-    whoever plans reports."""
+    """Hashes of the inputs of a plan without its media, by the keys of OTHERS. Empty if an input cannot be read;
+    planning reports that."""
     try:
         return _inputs(spec, planner)
     except (OSError, ProblemError):
@@ -86,8 +86,8 @@ def _inputs(spec: Spec, planner: Planner) -> dict[str, str]:
 
 
 def media_paths(spec: Spec, records: Iterable[Record]) -> list[str]:
-    """The paths whose files decide what is planned: those of the media, archives that media are looked for in, and
-    places where a file, were it there, would come before what an archive holds. Raises ProblemError."""
+    """The paths whose files decide the plan: the media, archives that media are looked up in, and paths where a file,
+    if it existed, would take precedence over an archive's member. Raises ProblemError."""
     refs = dict.fromkeys(ref for record in records for ref in record.media)
     media = dict.fromkeys(ref.path for ref in refs)
     for place in media_roots(spec):
@@ -100,7 +100,7 @@ def media_paths(spec: Spec, records: Iterable[Record]) -> list[str]:
 
 
 def file_identities(paths: Sequence[str]) -> dict[str, Identity]:
-    """Size and time of change of files."""
+    """Size and modification time of files."""
     parts = [paths[first::THREADS] for first in range(THREADS)]
     with ThreadPoolExecutor(THREADS) as pool:
         identities = pool.map(lambda part: [(path, _identity(path)) for path in part], parts)
@@ -109,8 +109,8 @@ def file_identities(paths: Sequence[str]) -> dict[str, Identity]:
 
 
 def encode(plan: Plan, inputs: Mapping[str, str], identities: Mapping[str, Identity]) -> bytes:
-    """The plan with its inputs and the identities of its files. Raises UnicodeEncodeError for names of files that are
-    no text."""
+    """Encode the plan with its inputs and the identities of its files. Raises UnicodeEncodeError for names of files
+    that are no text."""
     with paused():
         plans: dict[MediaRef, FramePlan | None] = {}
         for planned in plan.sets.values():
@@ -125,7 +125,7 @@ def encode(plan: Plan, inputs: Mapping[str, str], identities: Mapping[str, Ident
 
 
 def decode(encoded: bytes) -> Plan:
-    """The plan that `encode` wrote. Records that show one medium share its objects."""
+    """Decode the plan that `encode` wrote. Records that show one medium share its objects."""
     with paused():
         content = msgspec.msgpack.decode(_parts(encoded)[1], type=_Content)
         sets = {name: stored.planned(content.media) for name, stored in content.sets.items()}
@@ -133,8 +133,8 @@ def decode(encoded: bytes) -> Plan:
 
 
 class _Row(msgspec.Struct, array_like=True, gc=False):
-    """A record with media by number. `counts` are length, supervised, prefix and prefix_key of its sample; None where
-    it has none. `rejected` and `chosen` are of pairs."""
+    """A record with media by number. `counts` are length, supervised, prefix and prefix_key of its sample; None if it
+    has no sample. `rejected` and `chosen` are of pairs."""
 
     id: str
     turns: tuple[Turn, ...]
@@ -203,7 +203,7 @@ class _Head(msgspec.Struct):
 
 
 def _parts(encoded: bytes) -> tuple[bytes, bytes]:
-    """Head and content."""
+    """Split into head and content, both still encoded."""
     return msgspec.msgpack.decode(encoded, type=tuple[bytes, bytes])
 
 
@@ -214,8 +214,8 @@ def write(path: Path, encoded: bytes) -> None:
 
 
 def read(path: Path, inputs: Mapping[str, str]) -> bytes | None:
-    """The encoded plan of a file, if it is that of `inputs` and of media as they are now; None without a file. Raises
-    Stale."""
+    """Read the encoded plan of a file, if it was made from `inputs` and the media have not changed; None without a
+    file. Raises Stale."""
     if not path.is_file():
         return None
     try:

@@ -1,8 +1,8 @@
 """Prefix sharing: a pack holds a video once, and all questions about it behind it.
 
-Eight short questions about a video of thousands of tokens then cost little more than one. Attention of each question is
-that of the question alone (`model.attention.Suffixes`), so losses stay; the order of samples changes, because questions
-about one video stay together in a step.
+Eight short questions about a video of thousands of tokens then cost little more than one. Each question attends as if
+it were alone (`model.attention.Suffixes`), so losses do not change; the order of samples does, because questions about
+one video stay together in a step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOKEN_COST, PAIR_COST, PATCH_COST = 41.7e9, 0.885e6, 2.7e9  # FLOPs of Qwen3-VL-
 
 @dataclass(frozen=True)
 class Workload:
-    """Counts that the FLOPs of a group depend on, without padding. `pairs` are token pairs of causal attention, counted
+    """Counts that determine the FLOPs of a group, without padding. `pairs` are token pairs of causal attention, counted
     as whole squares; `patch_pairs` those inside each frame. `grids` are the media's, (t, h, w) in patches."""
 
     tokens: int
@@ -57,7 +57,7 @@ def _of_media(plans: Sequence[FramePlan]) -> dict[str, Any]:
 
 
 def relative_cost(work: Workload) -> float:
-    """Relative time of a group: linear FLOPs of tokens and patches, quadratic ones of attention over tokens."""
+    """Relative time of a group: FLOPs linear in tokens and patches, and quadratic FLOPs of attention over tokens."""
     return TOKEN_COST * work.tokens + PAIR_COST * work.pairs + PATCH_COST * work.patches
 
 
@@ -86,7 +86,7 @@ def group_tokens(unit: PrefixGroup, samples: Sequence[Sample], padded: Callable[
 
 
 def prefix_groups(numbers: Iterable[int], samples: Sequence[Sample]) -> list[PrefixGroup]:
-    """Samples of one prefix together, in the order of each group's first."""
+    """Group samples by shared prefix, in the order of each group's first sample."""
     grouped: dict[object, list[int]] = {}
     for number in numbers:
         grouped.setdefault(samples[number].prefix_key or number, []).append(number)
@@ -94,14 +94,14 @@ def prefix_groups(numbers: Iterable[int], samples: Sequence[Sample]) -> list[Pre
 
 
 def split_samples(samples: Sequence[Sample], ranks: int) -> list[list[Sample]]:
-    """The samples of `split_indices`, by rank."""
+    """Distribute samples over ranks by `split_indices`."""
     held = list(samples)
     return [[held[number] for number in mine] for mine in split_indices(held, ranks)]
 
 
 def split_indices(samples: Sequence[Sample], ranks: int) -> list[list[int]]:
     """Numbers of samples by rank, with equal cost: the most expensive group first, to the rank with the least cost.
-    Each rank begins with its longest. Samples of one prefix stay together: a generator may compute it once."""
+    Each rank begins with its longest sample. Samples of one prefix stay together: a generator may compute it once."""
     groups = prefix_groups(range(len(samples)), samples)
     costs = [relative_cost(workload(unit, samples)) for unit in groups]
     dealt: list[list[PrefixGroup]] = [[] for _ in range(ranks)]
@@ -116,5 +116,5 @@ def split_indices(samples: Sequence[Sample], ranks: int) -> list[list[int]]:
 
 
 def max_tokens(samples: Iterable[Sample]) -> int:
-    """Tokens of the longest sample; 0 where there is none."""
+    """Tokens of the longest sample; 0 if there is none."""
     return max((sample.length for sample in samples), default=0)

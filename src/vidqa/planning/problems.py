@@ -1,4 +1,4 @@
-"""Problems of a sample, a record that is well written and still cannot be used; and of resuming a run."""
+"""Problems of a sample (its record is valid but cannot be used), and of resuming a run."""
 
 from vidqa.core.problem import Code
 

@@ -1,4 +1,4 @@
-"""What a quantization makes smaller, from shapes alone: modules by name, groups that divide them, and bytes."""
+"""The plan of a quantization, from shapes alone: the modules by name, their groups of weights, and bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vidqa.planning.samples import Sample
 from vidqa.spec.problems import VALUE
 from vidqa.spec.quantize_tables import GROUPED, Quantize, few_samples
 
-# Linear layers that other programs compute as one product, so that they share a scheme.
+# Linear layers that inference programs fuse into one matrix product, so that they must share a scheme.
 FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
 NAME_MODULES = "name decoder modules that stay as they are, such as layers\\.0\\. or down_proj"
 WEIGHT = ".weight"
@@ -26,8 +26,8 @@ NVFP4_GROUP = 16  # weights that share a scale, of one byte
 
 @dataclass(frozen=True)
 class QuantizationPlan:
-    """`modules` are the quantized linear layers, by full name with their weight's shape [out, in]; `unquantized` are
-    the decoder's other ones. `parameters` counts all of the model, and `bytes` is the size of its weights."""
+    """The quantized linear layers (`modules`), by full name with their weight's shape [out, in]; `unquantized` are the
+    decoder's other ones. `parameters` counts those of the whole model, and `bytes` is the size of its weights."""
 
     modules: dict[str, tuple[int, int]]
     unquantized: tuple[str, ...]
@@ -36,8 +36,8 @@ class QuantizationPlan:
 
 
 def plan_quantization(folder: Path, quantize: Quantize) -> tuple[QuantizationPlan, list[Problem]]:
-    """The plan for the model in `folder` with the spec's table `quantize`. Problems: SPEC_VALUE for a pattern
-    that matches nothing or everything, or groups that do not divide."""
+    """The plan for the model in `folder` with the spec's table `quantize`. Problems: SPEC_VALUE for a pattern that
+    matches nothing or everything, or groups that do not divide a row."""
     family = family_of(folder)
     tensors = family.tensors(family.sizes_of(folder))
     linear = {t.name.removesuffix(WEIGHT): (t.shape[0], t.shape[1]) for t in tensors if _is_of_decoder(t, family.tower)}
@@ -60,7 +60,7 @@ def plan_quantization(folder: Path, quantize: Quantize) -> tuple[QuantizationPla
 
 
 def fused_group(name: str) -> str:
-    """The product that a linear layer is part of: LAYER.self_attn.qkv for q_proj."""
+    """The fused matrix product that a linear layer is part of: LAYER.self_attn.qkv for q_proj."""
     module, _, last = name.rpartition(".")
     return f"{module}.{FUSED.get(last, last)}"
 
@@ -70,14 +70,14 @@ def _is_of_decoder(tensor: Tensor, tower: str) -> bool:
 
 
 def group_of(quantize: Quantize) -> int | None:
-    """Weights of a row that share a scale; None where all do."""
+    """Weights of a row that share a scale; None if the whole row does."""
     if quantize.quantization_scheme.startswith("NVFP4"):
         return NVFP4_GROUP
     return quantize.group_size if quantize.quantization_scheme in GROUPED else None
 
 
 def _row_bytes(width: int, quantize: Quantize) -> float:
-    """Bytes of the weights that an output has, and of their scales."""
+    """Bytes of a weight row of `width` numbers, with its scales."""
     is_float4, group = quantize.quantization_scheme.startswith("NVFP4"), group_of(quantize)
     is_half = is_float4 or quantize.quantization_scheme == "W4A16"
     return width * (0.5 if is_half else 1) + (1 if is_float4 else BF16) * (width / group if group else 1)
@@ -98,7 +98,7 @@ def _group_problems(modules: dict[str, tuple[int, int]], quantize: Quantize) -> 
 
 
 def calibration_problems(quantize: Quantize, samples: Sequence[Sample]) -> list[Problem]:
-    """QUANTIZE_CALIBRATION for too few samples, or where none of the planned ones shows anything."""
+    """QUANTIZE_CALIBRATION for too few samples, or if no planned sample has a medium."""
     where = "dataset.annotation_path"
     few = few_samples(quantize, min(len(samples), quantize.num_calibration_samples))
     problems = [QUANTIZE_CALIBRATION.at(where, few)] if few else []
@@ -108,7 +108,7 @@ def calibration_problems(quantize: Quantize, samples: Sequence[Sample]) -> list[
 
 
 def overlap_problems(records: Iterable[Record], protected: Iterable[Record]) -> list[Problem]:
-    """QUANTIZE_CALIBRATION where records show videos that an evaluation asks about: the same file, or one of the same
+    """QUANTIZE_CALIBRATION if records show media that an evaluation asks about: the same file, or one with the same
     content."""
     ours, theirs = media_by_file(records), media_by_file(protected)
     shared = [(key, key) for key in ours.keys() & theirs.keys()]

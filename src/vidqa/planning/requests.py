@@ -1,4 +1,4 @@
-"""Requests to a generator and their results: shared by the engine, which answers them, and the server, which must not
+"""Requests to a generator and their results, shared by the engine, which answers them, and the server, which must not
 import torch."""
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import numpy as np
 from vidqa.core.problem import Problem
 from vidqa.video.types import FramePlan
 
-TopLogprobs = tuple[tuple[int, float], ...]  # the likeliest tokens at a place with their log-probabilities
+TopLogprobs = tuple[tuple[int, float], ...]  # the likeliest tokens at a position with their log-probabilities
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How tokens are chosen; `temperature` 0 is greedy. Draws depend on the request's id and on `seed` alone. `top_k` 0
-    and `top_p` 1 keep every token. The repetition penalty divides the logits of tokens of prompt and answer; presence
-    and frequency penalties are subtracted from those of the answer, once per token and once per occurrence."""
+    """Settings of token sampling; `temperature` 0 is greedy. Draws depend on the request's id and on `seed` alone.
+    `top_k` 0 and `top_p` 1 keep every token. The repetition penalty divides the logits of tokens of prompt and answer;
+    presence and frequency penalties are subtracted from those of the answer, once per token and once per occurrence."""
 
     max_tokens: int
     temperature: float = 0.0
@@ -41,7 +41,7 @@ class Constraint(Protocol):
 
     def allowed(self, token_ids: Sequence[int]) -> np.ndarray:
         """Bool [V], at least one of them true: the tokens that may follow the answer's `token_ids`. Tokens of the model
-        beyond V are excluded. It is called once per token, each time with one more."""
+        beyond V are excluded. It is called once per token, each time with one more token id."""
 
 
 def _never() -> bool:
@@ -50,15 +50,15 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """A prompt: `token_ids` int32 [S] with a placeholder for every token of its media, which `plans` describe. `frames`
-    waits for their pixels, uint8 [n, 3, height, width] each, and raises ProblemError; it is called when the prompt is
-    read. Requests with one `prefix_key` share their first `prefix` tokens and all media.
+    """A prompt: `token_ids` int32 [S] with a placeholder for every media token; `plans` describe the media. `frames`
+    waits for their pixels, uint8 [n, 3, height, width] each, and raises ProblemError; it is called at the prefill.
+    Requests with one `prefix_key` share their first `prefix` tokens and all media.
 
-    `on_token` gets each token of the answer with its log-probability (nan without `logprobs`). `cancelled` is read
-    before the prompt and before each step. With `top_logprobs`, the result has so many of the likeliest tokens of each
-    step. With `candidates`, none of them empty, nothing is generated: each is scored as the answer. `draws` replaces
-    the id in the seed of draws. With `tempered`, log-probabilities are of softmax(logits / temperature), the
-    distribution that is drawn from."""
+    `on_token` gets each token of the answer with its log-probability (nan without `logprobs`). `cancelled` is polled
+    before the prefill and before each step. The result has the `top_logprobs` likeliest tokens of each step. With
+    `candidates`, none of them empty, nothing is generated: each is scored as the answer. `draws` replaces the id in the
+    seed of draws. With `tempered`, log-probabilities are of softmax(logits / temperature), the sampled distribution.
+    """
 
     id: str
     token_ids: np.ndarray
@@ -84,17 +84,17 @@ class Request:
 
     @property
     def most(self) -> int:
-        """Tokens of the prompt and of its longest answer."""
+        """Tokens of the prompt and of its longest possible answer."""
         return self.length + (max(map(len, self.candidates)) if self.candidates else self.sampling.max_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a request. "stop": the last of `token_ids` is a stop id; "length": cut off at `max_tokens`;
+    """The result of a request. "stop": the last of `token_ids` is a stop id; "length": truncated at `max_tokens`;
     "cancelled": `token_ids` until then; "scored": `scores` has the log-probability of each candidate, the sum over its
     tokens; "error": `problems` say why. `logprobs` has the natural log-probability of each token and `top_logprobs` the
-    likeliest tokens of each step, likeliest first, if requested: under the model's own distribution, before penalty,
-    constraint and cuts, and before temperature unless `tempered`."""
+    likeliest tokens of each step, likeliest first, if requested: under the model's own distribution, before penalties,
+    constraint, top-k and top-p, and before temperature unless `tempered`."""
 
     id: str
     finish_reason: Literal["stop", "length", "cancelled", "scored", "error"]

@@ -1,11 +1,11 @@
-"""Whether a run may resume from a checkpoint under the spec it has now: one rule, for preflight and for the engine.
+"""Whether a run may resume from a checkpoint under its present spec: one rule, for preflight and for the engine.
 
 A checkpoint records facts in three parts:
 
-order      which samples each step takes; may not change
-weights    what the saved tensors mean: base model, trained parameters, adapters; may not change
-spec       the keys of the spec; those that decide what the model sees of a sample (SAMPLE_KEYS) may not change, the
-           others may (such as the learning rate), and the user is told about those that change what is learned
+order      the samples of each step; may not change
+weights    the meaning of the saved tensors: base model, trained parameters, adapters; may not change
+spec       the keys of the spec; those that decide the model's input for a sample (SAMPLE_KEYS) may not change, the
+           others may (such as the learning rate), and the user is told about those that affect learning
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from vidqa.spec.keys import flat, leaves
 from vidqa.spec.models import TrainSpec
 
 FIXED_PARTS = {"order": "the order of samples", "weights": "what the saved weights mean"}
-# What follows are beginnings of dotted keys.
+# The following are prefixes of dotted keys.
 SAMPLE_KEYS = ("custom.vision.", "custom.system_prompt", "custom.train_dataset.response_mode")
 OBJECTIVE_KEYS = (  # below train.train_policy
     *("variant", "temperature", "epsilon_", "lower_bound_ratio", "kl_beta", "mu_iterations", "batch_size_per_optimize"),
     *("loss_type", "unbiased_", "behav_imp_weight_cap", "reward_function", "filter_reward_metric", "overlong_reward"),
 )
-# Keys that change only where, how fast or how often something is done, or whose effect is part of `order` or `weights`.
+# Keys that change only where, how fast or how often something happens, or whose effect is part of `order` or `weights`.
 NO_EFFECT_ON_LEARNING = (
     *("train.output_dir", "train.timestamp", "train.resume", "train.ckpt.", "train.compile", "train.train_policy."),
     *("train.train_batch_per_replica", "train.fsdp_reshard_after_forward", "logging.", "policy.", "engine."),
     *("custom.train_dataset.", "custom.val_dataset.annotation_path", "custom.val_dataset.media_path"),
     *("validation.freq", "validation.batch_size", "validation.val_before_train"),
 )
-# Exceptions: keys of those tables that do change what is learned, or the score that chooses the best checkpoint.
+# Exceptions: keys of those tables that do affect learning, or the score that chooses the best checkpoint.
 LEARNED_EXCEPTIONS = (
     *("policy.lora.lora_dropout", "engine.validation_", "engine.balance", "engine.dpo_"),
     *("engine.shuffle_options", "engine.truncated"),
@@ -48,7 +48,7 @@ LEARNED_EXCEPTIONS = (
 
 
 def order_facts(spec: TrainSpec, samples: Sequence[Sample], data_fingerprint: str) -> dict[str, Any]:
-    """The part `order`: what decides the samples of every step. `samples` are the training samples that are used."""
+    """The part `order`: the facts that decide the samples of every step. `samples` are the usable training samples."""
     loading = spec.train.train_policy
     return {
         "data_fingerprint": data_fingerprint,
@@ -65,22 +65,22 @@ def order_facts(spec: TrainSpec, samples: Sequence[Sample], data_fingerprint: st
 def weights_facts(
     spec: TrainSpec, trained: Iterable[tuple[str, Sequence[int]]], base_model: str | None
 ) -> dict[str, Any]:
-    """The part `weights`: the base model, names and shapes of the parameters that train (`trained`), and the adapters.
-    `base_model` is the `weights_hash` of the base model; None, where it is unknown, leaves it out."""
+    """The part `weights`: the base model, names and shapes of the trainable parameters (`trained`), and the adapters.
+    `base_model` is the `weights_hash` of the base model; None, if it is unknown, leaves it out."""
     lora = spec.policy.lora
     shapes = sorted((name, list(shape)) for name, shape in trained)
     return {
         **({} if base_model is None else {"base_model": base_model}),
         "trained": hashlib.sha256(json.dumps(shapes).encode()).hexdigest(),
         "base_precision": spec.policy.quantization,
-        # Neither of these two changes what saved tensors mean.
+        # These two do not change the meaning of saved tensors.
         "lora": lora.model_dump(exclude={"lora_dropout", "lora_path"}) if lora else None,
     }
 
 
 def compare(checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Compare the facts of a checkpoint (`before`) with those of the run that resumes (`now`). `now` may lack a part
-    that is not known yet. Returns (changes that forbid to resume, other changes of what is learned), as text."""
+    that is not known yet. Returns (changes that forbid resuming, other changes that affect learning), as text."""
     refused = {title: changes(before.get(part, {}), now[part]) for part, title in FIXED_PARTS.items() if part in now}
     recorded = _recorded_spec(checkpoint, before)
     differences = ["unknown: the checkpoint does not say with which spec it was trained"]
@@ -97,7 +97,7 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _unordered(fact: Any) -> Any:
-    """A fact without the order of the names in it: adapters on q_proj and v_proj are those on v_proj and q_proj."""
+    """A fact without the order of names in it: adapters on q_proj and v_proj equal those on v_proj and q_proj."""
     if not isinstance(fact, Mapping):
         return fact
     return {name: set(map(str, value)) if isinstance(value, list) else value for name, value in fact.items()}
@@ -111,8 +111,8 @@ def spec_facts(spec: TrainSpec) -> dict[str, Any]:
 
 
 def spec_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Compare two `spec_facts`. Returns (changes of what a sample is, other changes of what is learned), as text. A key
-    that only one of them has is left out."""
+    """Compare two `spec_facts`. Returns (changes of samples, other changes that affect learning), as text. A key that
+    is in only one of them is left out."""
     differing = {key: (before[key], value) for key, value in now.items() if key in before and before[key] != value}
     texts = {key: f"{key}: {was!r} -> {value!r}" for key, (was, value) in differing.items()}
     refused = [text for key, text in texts.items() if key.startswith(SAMPLE_KEYS)]
@@ -124,8 +124,8 @@ def spec_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[lis
 
 
 def _recorded_spec(checkpoint: Path, facts: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The `spec_facts` of a checkpoint. One of an earlier version has none; then those of the spec in its run folder,
-    or None if there is no readable one."""
+    """The `spec_facts` of a checkpoint. A checkpoint of an earlier version has none: then those of the spec in its run
+    folder, or None if there is no readable one."""
     recorded = facts.get("spec")
     if isinstance(recorded, dict):
         return recorded
@@ -146,13 +146,13 @@ def weights_hash(folder: Path, base: Path | None = None) -> str:
 
 
 def same_weights(recorded: object, folder: Path, base: Path | None = None) -> bool:
-    """Whether `recorded`, a hash from a run or checkpoint, is that of a folder's weights, by today's `weights_hash` or
+    """Whether `recorded`, a hash from a run or checkpoint, matches a folder's weights, by the current `weights_hash` or
     by that of earlier versions. Raises OSError."""
     return recorded in (weights_hash(folder, base), _earlier_weights_hash(folder, base))
 
 
 def upgraded_facts(recorded: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """`weights_facts` of a checkpoint with today's hash of its base model, if that is the model in `folder`."""
+    """The `weights_facts` of a checkpoint with the current hash of its base model, if that is the model in `folder`."""
     base = recorded.get("base_model")
     return {**recorded, "base_model": weights_hash(folder)} if base and same_weights(base, folder) else recorded
 

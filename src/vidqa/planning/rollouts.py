@@ -1,8 +1,8 @@
 """Questions and completions of reinforcement learning: as samples, in memory, and in time.
 
-The completions of a question are a group: all have its prompt in common, which stands in a pack once. A rollout holds
-on each GPU beside the trainer a second set of weights, and the cache of its completions. The seconds of a step follow
-from the work of its updates and prompts, and from what decode steps read.
+The completions of a question are a group: they share its prompt, which is in a pack once. A rollout needs on each GPU,
+beside the trainer, a second set of weights and the KV cache of its completions. The seconds of a step follow from the
+FLOPs of its updates and prefills, and from the bytes that decode steps read.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from vidqa.spec import data_ranks, effective_batch, total_steps
 from vidqa.spec.models import GrpoSpec
 
 MAX_ROWS = 256  # completions that a GPU draws at a time
-MAX_QUESTIONS = 2_000  # whose packs or work an estimate is of; the others are like them
-PREFILL_MFU = 0.45  # of reading prompts
-DECODE_SLOWDOWN = 1.3  # a decode step against reading its weights and its rows' cache
+MAX_QUESTIONS = 2_000  # limit on the questions of an estimate; the others are alike
+PREFILL_MFU = 0.45  # of prefills
+DECODE_SLOWDOWN = 1.3  # time of a decode step relative to reading the weights and the rows' cache
 
 
 def prompt_planner(spec: GrpoSpec, model_folder: Path) -> Planner:
@@ -41,9 +41,9 @@ def prompt_planner(spec: GrpoSpec, model_folder: Path) -> Planner:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompletionSample(Sample):
-    """A prompt with one completion behind it. `token_ids` int32 [S] are those of both, the last `completion` of them
-    the completion's, of which all or none are supervised. All but the last token of the prompt is the prefix that the
-    group shares. `values` are float32 [S] by name, for the objective."""
+    """A prompt followed by one completion. `token_ids` int32 [S] are those of both, the last `completion` of them the
+    completion's, of which all or none are supervised. All but the last token of the prompt is the prefix that the group
+    shares. `values` are float32 [S] by name, for the objective."""
 
     token_ids: np.ndarray = field(kw_only=True)
     completion: int = field(kw_only=True)
@@ -59,7 +59,7 @@ def completion_sample(
     trains: bool,
     values: Mapping[str, np.ndarray],
 ) -> CompletionSample:
-    """`values` are float32 [C] of the completion's tokens; a group has a name of its own in its step."""
+    """The sample of a completion. `values` are float32 [C] of its tokens; `group` is a unique name in a step."""
     padding, count = np.zeros(len(prompt_ids), np.float32), len(completion_ids)
     return CompletionSample(
         question.record,
@@ -76,7 +76,7 @@ def completion_sample(
 
 
 def longest_completions(questions: Sequence[Sample], size: int, answer: int) -> list[Sample]:
-    """For estimates of memory and time: each question as a group of `size` completions of `answer` tokens each."""
+    """Samples for estimates of memory and time: each question with `size` completions of `answer` tokens each."""
     return [
         Sample(
             question.record,
@@ -94,8 +94,8 @@ def longest_completions(questions: Sequence[Sample], size: int, answer: int) -> 
 
 @dataclass(frozen=True)
 class RolloutShape:
-    """`rows` completions are drawn at a time, whose prompts and completions have at most `longest` tokens together;
-    `pages` hold them, the pages of a prompt shared by its group."""
+    """Shape of a rollout: `rows` completions are drawn at a time; a prompt with its completion has at most `longest`
+    tokens; the cache has `pages` pages, those of a prompt shared by its group."""
 
     rows: int
     longest: int
@@ -109,7 +109,7 @@ def rollout_shape(spec: GrpoSpec, longest_prompt: int) -> RolloutShape:
     questions = -(-effective_batch(spec) // data_ranks(spec))
     groups = max(1, min(questions, MAX_ROWS // size))
     rows = groups * size
-    # A completion has the last, part page of its prompt in a page of its own.
+    # The last, partly filled page of its prompt is copied for each completion.
     pages = groups * -(-longest_prompt // PAGE) + rows * (-(-answer // PAGE) + 2)
     width = -(-(longest_prompt + most) // PAGE)
     return RolloutShape(rows, longest_prompt + most, max(pages, width) + 1)
@@ -117,7 +117,7 @@ def rollout_shape(spec: GrpoSpec, longest_prompt: int) -> RolloutShape:
 
 @dataclass(frozen=True)
 class RolloutMemory:
-    """Bytes on each GPU, from the beginning to the end of a run."""
+    """Bytes on each GPU, during the whole run."""
 
     weights: float
     cache: float
@@ -130,7 +130,7 @@ class RolloutMemory:
 
 
 def rollout_memory(spec: GrpoSpec, model: ParamCounts, shape: RolloutShape) -> RolloutMemory:
-    """Beside the trained `model`. A full training with a KL divergence holds the reference, too, sharded."""
+    """The memory of rollouts beside the trained `model`. Full training with KL divergence adds a sharded reference."""
     compute, count, sizes = BYTES_OF[spec.train.param_dtype], base_parameters(spec, model), model.sizes
     has_reference = spec.train.train_policy.kl_beta > 0 and spec.policy.lora is None
     captured = sum({min(rows, shape.rows) for rows in CAPTURED if rows <= shape.rows} | {shape.rows})
@@ -143,12 +143,12 @@ def rollout_memory(spec: GrpoSpec, model: ParamCounts, shape: RolloutShape) -> R
 
 
 def base_parameters(spec: GrpoSpec, model: ParamCounts) -> int:
-    """The parameters of the rollout model: those of the trained one without its adapters."""
+    """Parameters of the rollout model: those of the trained one without its adapters."""
     return model.every.every - (model.every.trained if spec.policy.lora is not None else 0)
 
 
 def update_packing(spec: GrpoSpec, questions: Sequence[Sample], ranks: int, device_type: str) -> Packing:
-    """The packs of updates whose completions are all as long as they may be."""
+    """The packs of updates if all completions have the maximum length."""
     looked_at = questions[:MAX_QUESTIONS]
     completions = longest_completions(looked_at, spec.rollout.n_generation, spec.rollout.max_response_length)
     batch = min(len(completions), effective_batch(spec) * spec.rollout.n_generation)
@@ -158,7 +158,7 @@ def update_packing(spec: GrpoSpec, questions: Sequence[Sample], ranks: int, devi
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of the two parts of a step, where completions have `answer` tokens on average."""
+    """Seconds of the two parts of a step, for completions of `answer` tokens on average."""
 
     rollout_s: float
     update_s: float
@@ -172,7 +172,7 @@ class StepTime:
 def step_time(
     spec: GrpoSpec, model: ParamCounts, questions: Sequence[Sample], flops: FlopsModel, card: Gpu, mfu: float
 ) -> StepTime:
-    """Of one step on `data_ranks` GPUs. Completions are taken to be half as long as they may be."""
+    """The time of one step on `data_ranks` GPUs. Completions are assumed to have half of the maximum length."""
     some, size = questions[:MAX_QUESTIONS], spec.rollout.n_generation
     answer = max(1, spec.rollout.max_response_length // 2)
     batch, ranks = effective_batch(spec), data_ranks(spec)

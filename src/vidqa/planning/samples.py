@@ -1,4 +1,4 @@
-"""Turns records into samples: headers of media are read, frames planned, and tokens counted. Nothing is decoded.
+"""Planning of samples: read the headers of media, plan frames, and count tokens of records. Nothing is decoded.
 
 Preflight, training and evaluation share one `Planner`. The collator builds the same tokens, and asserts the counts.
 """
@@ -27,7 +27,7 @@ from vidqa.video.problems import MEDIA_KEYS
 from vidqa.video.types import VISION_KEYS, FramePlan, ImageMeta, VisionSpec, vision_spec, with_keys
 
 TOKEN_BYTES = 4  # of one id in Outline.prefix
-MOST_TOKENS = 1 << 20  # of a medium: what the longest context of a model holds
+MOST_TOKENS = 1 << 20  # of a medium: the longest context of any model
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Medium:
     """A medium after planning."""
 
     plan: FramePlan
-    tokens: int  # that it takes in a prompt, timestamps and markers included
+    tokens: int  # in a prompt, timestamps and markers included
     last_placeholder: int  # index of the last placeholder of a feature among these tokens
     identity: bytes  # a hash of the file's key and the plan
 
@@ -58,7 +58,7 @@ class Sample:
     prompting: Prompting
     length: int  # tokens of text and media
     supervised: int  # tokens with a loss
-    # So many first tokens, up to the last placeholder, are equal in all samples with this key, and have no loss.
+    # The first `prefix` tokens, up to the last placeholder, are equal in all samples with this key, and have no loss.
     prefix: int = 0
     prefix_key: bytes = b""
 
@@ -104,11 +104,11 @@ def evaluation_planner(spec: EvaluateSpec | InferenceSpec | EmbedSpec, model_fol
 
 
 class Planner:
-    """Plans records for one model and one VisionSpec; caches the header of every file."""
+    """Plan records for one model and one VisionSpec; caches the header of every file."""
 
     def __init__(self, model_folder: Path, vision: object, prompting: Prompting) -> None:
-        """`vision` is the spec's table with the keys of VISION_KEYS. Raises ProblemError where the model folder cannot
-        be read, or has no rule for one of these keys."""
+        """`vision` is the spec's table with the keys of VISION_KEYS. Raises ProblemError if the model folder cannot be
+        read, or does not support one of these keys."""
         self.folder = model_folder
         self.family = family_of(model_folder)
         self.geometry = self.family.geometry(model_folder)
@@ -160,7 +160,7 @@ class Planner:
         return samples, problems
 
     def _sample(self, record: Record, prompting: Prompting, outline: Outline | list[Problem]) -> Sample:
-        """`outline` counts the record's tokens with one token for each medium."""
+        """Build a sample; `outline` counts the record's tokens with one token for each medium."""
         media = [self._medium_of(ref) for ref in record.media]
         if isinstance(outline, list):
             raise ProblemError(outline)

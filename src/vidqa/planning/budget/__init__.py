@@ -1,4 +1,4 @@
-"""What a training needs, from its spec and its model's config.json: parameters, memory, time, disk.
+"""Requirements of a training, from its spec and its model's config.json: parameters, memory, time, disk.
 
-Plain arithmetic without torch, so that preflight can tell before a GPU starts and the engine can choose by it.
+Plain arithmetic without torch: preflight runs it before a GPU starts, and the engine chooses its memory policy by it.
 """

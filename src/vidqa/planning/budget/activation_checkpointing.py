@@ -1,11 +1,11 @@
-"""Selective activation checkpointing: what backward recomputes of every decoder layer and vision block. The levels:
+"""Selective activation checkpointing: the parts of decoder layers and vision blocks that backward recomputes. Levels:
 
     none          nothing; all activations are kept
     projections   query, key and value; attention's output is kept
     linear        everything but attention; a layer's input and attention's output are kept
     layer         everything; a layer's input alone is kept
 
-A saved byte costs the fewest FLOPs in the vision tower, then in the decoder's projections, then in its other linear
+Freeing a byte costs the fewest FLOPs in the vision tower, then in the decoder's projections, then in its other linear
 layers, and the most in attention, whose FLOPs grow with the length of samples. `recompute_path` follows this order.
 """
 
@@ -23,8 +23,8 @@ RecomputeChoice = Literal["none", "vision", "all"]  # values of engine.recompute
 
 @dataclass(frozen=True)
 class RecomputedLayers:
-    """The levels of a tower's layers: the number of its first layers that recompute at least this level. A higher level
-    has no more layers than a lower one: projections >= linear >= layer."""
+    """The recompute levels of a tower's layers: for each level, the number of first layers with at least this level. A
+    higher level has at most as many layers as a lower one: projections >= linear >= layer."""
 
     projections: int = 0
     linear: int = 0
@@ -56,7 +56,7 @@ class Recompute:
     vision: RecomputedLayers = RecomputedLayers()
 
     def record(self) -> dict[str, Any]:
-        """The JSON that runs and benchmarks store; `read_recompute` reads it."""
+        """The JSON record for runs and benchmarks; `read_recompute` reads it."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -80,21 +80,21 @@ NO_RECOMPUTE = Recompute()
 
 
 def fixed_recompute(name: RecomputeChoice, sizes: Sizes) -> Recompute:
-    """The recomputation of a fixed choice: none, all vision blocks in whole, or also all decoder layers in whole."""
+    """The recomputation of a fixed choice: none, all vision blocks entirely, or also all decoder layers entirely."""
     layers, blocks = (sizes.text.layers if name == "all" else 0), (0 if name == "none" else sizes.vision.blocks)
     return Recompute(RecomputedLayers(layers, layers, layers), RecomputedLayers(blocks, blocks, blocks))
 
 
 def read_recompute(record: Mapping[str, Any] | RecomputeChoice, sizes: Sizes) -> Recompute:
-    """Read what `Recompute.record` wrote, or the name of a fixed choice, which earlier versions wrote."""
+    """Read a record of `Recompute.record`, or the name of a fixed choice (written by earlier versions)."""
     if isinstance(record, str):
         return fixed_recompute(record, sizes)
     return Recompute(RecomputedLayers(**record["decoder"]), RecomputedLayers(**record["vision"]))
 
 
 def recompute_path(sizes: Sizes, *, vision_trains: bool) -> list[Recompute]:
-    """Every step from no recomputation to all of it, one layer more each, in the order of FLOPs for a saved byte. A
-    frozen vision tower has no backward, and nothing to recompute."""
+    """All choices from no recomputation to full recomputation, each with one more layer, ordered by FLOPs per saved
+    byte. A frozen vision tower has no backward and nothing to recompute."""
     layers, blocks = sizes.text.layers, sizes.vision.blocks if vision_trains else 0
     decoder, vision, choices = RecomputedLayers(), RecomputedLayers(), [NO_RECOMPUTE]
     for tower, total, layers_with in (

@@ -1,9 +1,9 @@
-"""Peak memory of one GPU that answers questions, from shapes alone: what is always allocated, and three moments.
+"""Peak memory of one GPU that answers questions, from shapes alone: a constant part, and three moments.
 
     always     the weights, and with `native` the whole cache and the logits of its captured steps
-    vision     the vision tower is at work on the media of the prompts that are read
-    decoder    they are in the last decoder layer; with `transformers` the cache has grown to their length
-    decode     with `transformers` the cache has grown to its longest
+    vision     the vision tower encodes the media of the prompts in a prefill
+    decoder    the prefill is in the last decoder layer; with `transformers` the cache has grown to the prompts' length
+    decode     with `transformers` the cache has grown to its full length
 
 The terms of a block and a layer were counted in the code that runs; a test counts them again.
 """
@@ -22,31 +22,31 @@ from vidqa.planning.samples import Sample
 from vidqa.spec.evaluate_tables import Evaluation, Inference
 from vidqa.spec.models import EvaluateSpec, InferenceSpec
 
-PAGE = 64  # tokens of a page of the native generator's cache
-PACK_TOKENS = 16384  # of prompts that it reads together on a GPU
-ROWS = 64  # prompts that it answers at a time on a GPU, or more; fewer leave it waiting for its memory
-CACHE_SHARE = 0.7  # of the memory that the model leaves free; packs take the rest
-CAPTURED = (1, 4, 16, 32, 64, 128)  # rows of the decode steps that it captures
+PAGE = 64  # tokens in a page of the native generator's KV cache
+PACK_TOKENS = 16384  # tokens of prompts in one of its prefills on a GPU
+ROWS = 64  # prompts that it answers at a time on a GPU, at least; with fewer, decoding is bound by memory bandwidth
+CACHE_SHARE = 0.7  # share of the memory that the model leaves free; prefills use the rest
+CAPTURED = (1, 4, 16, 32, 64, 128)  # batch sizes of its decode steps that are captured as CUDA graphs
 FLOAT = 4  # bytes of a float32: pixels, positions, rotations, logits
-PLACE_BYTES = 640  # of a patch: its place in the frame, and the angles of its rotation
+PLACE_BYTES = 640  # of a patch: its position in the frame, and the angles of its rotary embedding
 
 
 def cache_bytes_per_token(sizes: Sizes, compute: int) -> int:
-    """Keys and values of all layers; `compute` is bytes of one number."""
+    """Bytes of keys and values of one token in all layers; `compute` is the bytes of one number."""
     return 2 * sizes.text.layers * sizes.text.keys * compute
 
 
 def cache_pages(rows: int, longest: int, free: float, bytes_per_token: int) -> int:
-    """Pages of the native generator's cache where a model leaves `free` bytes of a GPU: for every row its longest, or
-    as many as its share allows, and no fewer than one row needs."""
+    """Pages of the native generator's KV cache if a model leaves `free` bytes of a GPU: enough for `longest` tokens in
+    every row, but at most those that fit into CACHE_SHARE of `free`, and at least those of one row."""
     width = -(-longest // PAGE)
     return max(width, min(rows * width, int(free * CACHE_SHARE / (bytes_per_token * PAGE))))
 
 
 @dataclass(frozen=True)
 class AnsweringSetup:
-    """What of a spec decides the memory of answering. `compute` is bytes of one number, `longest` tokens of a prompt
-    and its answer at most, `answer` of an answer."""
+    """The settings of a spec that decide the memory of answering. `compute` is the bytes of one number, `longest` the
+    tokens of the longest prompt with its answer, `answer` the tokens of the longest answer."""
 
     generator: str
     compute: int
@@ -63,8 +63,8 @@ class AnsweringSetup:
 def answering_setup(
     spec: EvaluateSpec | InferenceSpec, work: Evaluation | Inference, longest: int, longer: int = 0
 ) -> AnsweringSetup:
-    """`work` is the spec's table that says how its samples are answered. The longest of them has `longest` tokens;
-    further attempts may have `longer` tokens more."""
+    """The setup of a spec; `work` is its table with the generator and batch size. `longest` is the tokens of the
+    longest sample; further attempts may generate `longer` more tokens."""
     answer = spec.generation.max_tokens + longer
     most = min(spec.model.max_length, longest + answer)
     return AnsweringSetup(work.generator, BYTES_OF[spec.model.dtype], work.batch_size, most, answer)
@@ -72,8 +72,8 @@ def answering_setup(
 
 @dataclass(frozen=True)
 class Reading:
-    """Prompts of one prefill on a GPU: number, tokens with padding, tokens of the longest, patches of their media,
-    and `shared`, tokens of shared prefixes. `masked`: prompts of different lengths, padded to one."""
+    """Shapes of one prefill on a GPU: prompts, tokens with padding, tokens of the longest prompt, patches of the media,
+    and tokens of shared prefixes (`shared`). `masked`: prompts of different lengths are padded to one length."""
 
     prompts: int
     tokens: int
@@ -84,7 +84,7 @@ class Reading:
 
 
 def readings(setup: AnsweringSetup, samples: Sequence[Sample], ranks: int) -> list[Reading]:
-    """The prefills of all ranks that could be the largest."""
+    """The prefills of all ranks, without duplicates; those with the most tokens first."""
     distinct: set[Reading] = set()
     for share in split_samples(samples, ranks):
         distinct.update(_packs(share, setup.rows) if setup.generator == "native" else _batches(share, setup.batch))
@@ -100,10 +100,10 @@ def _batches(share: Sequence[Sample], size: int) -> Iterator[Reading]:
 
 
 def _packs(share: Sequence[Sample], rows: int) -> Iterator[Reading]:
-    """The pack that starts at each prompt: packs begin wherever rows come free."""
+    """The prefill that starts at each prompt: a prefill begins wherever rows become free."""
     for start in range(len(share)):
         tokens = patches = shared = count = 0
-        joined = False  # whether the prompt before shares its prefix with the one before that
+        joined = False  # whether the previous prompt shares its prefix with the one before it
         following = share[start : start + rows]
         for before, sample in zip([None, *following], following, strict=False):
             joins = before is not None and sample.prefix_key != b"" and sample.prefix_key == before.prefix_key
@@ -116,12 +116,12 @@ def _packs(share: Sequence[Sample], rows: int) -> Iterator[Reading]:
             joined = joins
         yield Reading(count, tokens, max(sample.length for sample in share[start : start + count]), patches, shared)
         if start + count == len(share):
-            return  # what begins later is a part of it
+            return  # later prefills are parts of this one
 
 
 @dataclass(frozen=True)
 class AnsweringMemory(PeakMemory):
-    """The memory of answering. `weights` and `cache`, at its longest, are parts of it."""
+    """Peak memory of answering. `weights` and `cache` (at its full length) are parts of the other fields."""
 
     MOMENTS = ("vision", "decoder", "decode")
     weights: float
@@ -134,31 +134,31 @@ class AnsweringMemory(PeakMemory):
 def answering_memory(
     sizes: Sizes, parameters: int, setup: AnsweringSetup, reading: Reading, gpu_gib: float | None
 ) -> AnsweringMemory:
-    """Memory of a GPU of `gpu_gib` that answers with a model of so many parameters. The native generator's cache fills
-    the GPU; where its size is unknown, the smallest cache is counted."""
+    """Memory of a GPU of `gpu_gib` that answers with a model of `parameters` parameters. The native generator's cache
+    fills the GPU; if `gpu_gib` is None, the smallest cache is counted."""
     if setup.generator == "native":
         return _native(sizes, parameters, setup, reading, gpu_gib)
     return _stock(sizes, parameters, setup, reading)
 
 
 def _stock(sizes: Sizes, parameters: int, setup: AnsweringSetup, reading: Reading) -> AnsweringMemory:
-    """transformers' own `generate`: padded prompts, a cache that grows, pixels that stay in float32 to the end."""
+    """Memory of transformers' `generate`: padded prompts, a cache that grows, pixels in float32 until the end."""
     text, vision, compute = sizes.text, sizes.vision, setup.compute
     feature = compute * vision.out / vision.merge**2
     pixels = (FLOAT * vision.patch_values + PLACE_BYTES) * reading.patches
-    copied = compute != FLOAT  # pixels on their way in, and heads before they are rotated in float32
+    copied = compute != FLOAT  # pixels before the first layer, and heads before their rotation in float32
     block = max(
-        (5 * compute + (5 + 2 * copied) * FLOAT) * vision.hidden,  # heads are rotated
-        (10 * compute + FLOAT) * vision.hidden,  # attention has ended
+        (5 * compute + (5 + 2 * copied) * FLOAT) * vision.hidden,  # rotation of heads
+        (10 * compute + FLOAT) * vision.hidden,  # after attention
         (3 * compute + FLOAT) * vision.hidden + 2 * compute * vision.intermediate,
     )
     tower = compute * vision.patch_values * copied + block + vision.taps * feature
-    # The tower's output and its features stay beside the copies that the decoder takes in.
+    # The tower's output and its features stay in memory beside the copies for the decoder.
     features = compute * vision.hidden + 2 * (1 + vision.taps) * feature
     mask = reading.tokens * reading.longest * reading.masked
     layer = compute * max(
         reading.tokens * (4 * text.hidden + 3 * text.intermediate),
-        reading.tokens * (3 * text.hidden + 4 * text.queries) + mask,  # which attention needs as numbers
+        reading.tokens * (3 * text.hidden + 4 * text.queries) + mask,  # the attention mask as numbers
     )
     angles = 2 * compute * text.head_dim * reading.tokens
     per_token = cache_bytes_per_token(sizes, compute)
@@ -177,7 +177,7 @@ def _stock(sizes: Sizes, parameters: int, setup: AnsweringSetup, reading: Readin
 def _native(
     sizes: Sizes, parameters: int, setup: AnsweringSetup, reading: Reading, gpu_gib: float | None
 ) -> AnsweringMemory:
-    """Our own forward: packs without padding, and a cache of pages that is there from the beginning."""
+    """Memory of the native generator: packs without padding, and a paged cache that is allocated at the start."""
     text, vision, compute = sizes.text, sizes.vision, setup.compute
     feature = compute * vision.out / vision.merge**2
     weights, per_token = parameters * compute, cache_bytes_per_token(sizes, compute)
@@ -186,7 +186,7 @@ def _native(
     captured = sum(size for size in CAPTURED if size <= setup.rows) * text.vocabulary * FLOAT
     frames = vision.patch_values + PLACE_BYTES
     block = max(
-        2 * FLOAT * vision.patch_values,  # each medium's pixels, and those of all as one
+        2 * FLOAT * vision.patch_values,  # each medium's pixels, and their concatenation
         FLOAT * vision.patch_values + (5 * compute + 4 * FLOAT) * vision.hidden,  # positions are added in float32
         FLOAT * vision.patch_values + compute * (8 * vision.hidden + vision.intermediate) + vision.taps * feature,
     )

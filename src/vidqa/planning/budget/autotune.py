@@ -1,7 +1,7 @@
-"""The memory policy of a training on its own samples: the fastest one that fits, of those that its spec allows.
+"""The memory policy of a training on its own samples: the fastest one that fits, among those that its spec allows.
 
-Two things are chosen together: the tokens of a pack (where engine.pack_tokens is unset), and what backward recomputes.
-Smaller packs keep fewer activations, at little cost while they fill a GPU; recomputation costs FLOPs.
+Two settings are chosen together: the tokens of a pack (if engine.pack_tokens is unset), and the recomputation. Smaller
+packs keep fewer activations, at little cost while they fill a GPU; recomputation costs FLOPs.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from vidqa.planning.packing import Steps
 from vidqa.planning.samples import Sample
 from vidqa.spec.models import GrpoSpec, TrainSpec
 
-MAX_SAMPLES = 20_000  # whose packs are made; the steps beyond them are like the others
-PACK_SHARES = (1.0, 0.75, 0.5, 0.375, 0.25)  # packs that are tried, as shares of the largest
-PACK_ROUNDING = 256  # tokens by which packs differ
-MAX_PACK_TOKENS = 32_768  # tokens that a GPU has of a chosen pack: more are no faster
-MAX_OFFLOADED_TOKENS = 131_072  # the same where every micro-step brings all weights to the GPU
-# Tokens whose time a micro-step costs beside its own: launches, and kernels that are not full at their ends. Where
-# layers are gathered for each micro-step, that has to be hidden behind it, too.
+MAX_SAMPLES = 20_000  # limit on the samples that are packed for the estimate; later steps are alike
+PACK_SHARES = (1.0, 0.75, 0.5, 0.375, 0.25)  # pack sizes to try, as shares of the largest
+PACK_ROUNDING = 256  # step between pack sizes, in tokens
+MAX_PACK_TOKENS = 32_768  # tokens per GPU of the largest chosen pack: larger ones are not faster
+MAX_OFFLOADED_TOKENS = 131_072  # the same if every micro-step copies all weights to the GPU
+# Overhead of a micro-step as an equivalent number of tokens: kernel launches, and kernels that are not full at their
+# ends. If layers are gathered for each micro-step, the gathering must be hidden behind computation, too.
 OVERHEAD_TOKENS: dict[Reshard, int] = {"never": 400, "layers": 1200, "always": 1600}
-# The same where weights that train are in host memory: 12 bytes of each come or go at 25 GB/s, while an H100 computes 6
-# operations of each for a token.
+# The same if trainable weights are in host memory: 12 bytes of each are copied at 25 GB/s, while an H100 computes 6
+# operations per token with it.
 OFFLOAD_TOKENS = 30_000
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The heaviest micro-step of a run, and the memory that one GPU needs for it, or for validation's answers.
-    `reserved_gib` are for something else that has a fixed size, such as the rollouts of reinforcement learning."""
+    """The heaviest micro-step of a run, and the memory that one GPU needs for it, or for generation in validation.
+    `reserved_gib` is memory of a fixed size for other purposes, such as the rollouts of reinforcement learning."""
 
     memory: TrainingMemory
     micro_step: MicroStep
@@ -60,12 +60,12 @@ class Forecast:
         return self.memory.peak_gib + self.reserved_gib
 
     def fits(self, memory_gib: float) -> bool:
-        """Whether all of it fits into a GPU: what is predicted with the margin of `memory.fits`."""
+        """Whether the prediction, with the margin of `memory.fits`, and the reserved memory fit into a GPU."""
         return fits(self.memory.peak_gib, memory_gib - self.reserved_gib)
 
 
 class Packing:
-    """The packs of planned samples. `steps_of` gives the steps that a pack budget makes."""
+    """The packs of planned samples. `steps_of` returns the Steps for a pack budget in tokens."""
 
     def __init__(
         self, steps_of: Callable[[int | None], Steps], total_steps: int, answered: Sequence[Sample] = ()
@@ -79,9 +79,9 @@ class Packing:
         return self._heaviest[pack_tokens]
 
     def sizes(self, spec: TrainSpec) -> Sequence[int | None]:
-        """Tokens of the packs that are tried, the largest first; None where the spec decides."""
+        """Pack sizes to try, in tokens, the largest first; None for the spec's own."""
         engine = spec.engine
-        # Small packs would repeat a video for its questions; completions of one question are one group.
+        # Smaller packs would repeat a video for several of its questions; completions of one question are one group.
         shares = engine.share_video_prefix and not isinstance(spec, GrpoSpec)
         if not engine.packing or engine.pack_tokens is not None or shares:
             return [None]
@@ -93,8 +93,8 @@ class Packing:
 
 
 def heaviest_micro_steps(steps: Steps, total_steps: int) -> list[MicroStep]:
-    """The micro-steps that may be the heaviest on a GPU, over all ranks of the first steps: of those with equal tokens
-    and patches one, and none that has less of everything than another."""
+    """The micro-steps that may be the heaviest on a GPU, over all ranks of the first steps. Micro-steps that exceed
+    another one in nothing (tokens, patches, supervised tokens, accumulation) are left out."""
     looked_at = min(total_steps, max(1, MAX_SAMPLES // steps.order.batch))
     micro_steps = {
         MicroStep(*steps.size(pack), accumulates=at > 0, prefix_rows=steps.prefix_rows(pack))
@@ -117,8 +117,8 @@ def _load(micro_step: MicroStep) -> tuple[int, int, int, bool]:
 def best_policy(
     spec: TrainSpec, model: ParamCounts, packing: Packing, memory_gib: float | None, reserved_gib: float = 0.0
 ) -> Forecast:
-    """The memory of a TrainSpec. Of what the spec leaves open the fastest that fits into `memory_gib` beside what is
-    reserved; where nothing fits or the memory is not known, the one that takes least, in the smallest packs."""
+    """Forecast the memory of a TrainSpec with the fastest settings, among those that the spec leaves open, that fit
+    into `memory_gib` minus `reserved_gib`; if none fit or it is None, with the least memory and the smallest packs."""
     fitting = [] if memory_gib is None else list(_fitting(spec, model, packing, memory_gib - reserved_gib))
     if fitting:
         best = min(fitting, key=partial(slowness, spec, model))
@@ -129,13 +129,13 @@ def best_policy(
 
 
 def least_policy(spec: TrainSpec, model: ParamCounts) -> MemoryPolicy:
-    """The policy of least memory, in packs as the spec says: everything recomputed, all weights freed."""
+    """The policy of least memory, with the spec's pack size: everything recomputed, all weights freed."""
     return MemoryPolicy(allowed_recompute(spec, model)[-1], allowed_reshard(spec)[-1])
 
 
 def _fitting(spec: TrainSpec, model: ParamCounts, packing: Packing, memory_gib: float) -> Iterator[Forecast]:
-    """For every pack size and reshard mode the fitting policy of least recomputation. Sizes end where nothing has to
-    be recomputed: smaller packs would be slower."""
+    """The policy of least recomputation that fits, for every pack size and reshard mode. Stops at the first size
+    without recomputation: smaller packs would be slower."""
     choices, reshards = allowed_recompute(spec, model), allowed_reshard(spec)
     for pack_tokens, reshard in product(packing.sizes(spec), reshards):
 
@@ -158,7 +158,7 @@ def slowness(spec: TrainSpec, model: ParamCounts, forecast: Forecast) -> float:
 
 
 def _moves_weights(spec: TrainSpec) -> bool:
-    """Whether every micro-step moves the weights between host and GPU; an adapter's are few."""
+    """Whether every micro-step copies the weights between host and GPU; those of an adapter are negligible."""
     return spec.train.fsdp_offload and spec.policy.lora is None
 
 
@@ -173,15 +173,15 @@ def _heaviest(spec: TrainSpec, model: ParamCounts, packing: Packing, policy: Mem
 
 
 def answered_samples(spec: TrainSpec, samples: Sequence[Sample]) -> Sequence[Sample]:
-    """The validation samples that a TrainSpec's validation answers; none where it does not."""
+    """The validation samples for which validation generates answers; empty if it generates none."""
     return samples[: spec.engine.validation_generate] if spec.validation.enable else ()
 
 
 def generation_bytes(spec: TrainSpec, model: ParamCounts, setup: TrainingSetup, answered: Sequence[Sample]) -> float:
-    """Peak bytes beside weights and optimizer while validation generates; 0 where it does not. The whole model lies on
-    every GPU in compute precision, and one sample is answered at a time."""
+    """Peak bytes beside weights and optimizer while validation generates; 0 if it does not. Every GPU holds the whole
+    model in compute precision and answers one sample at a time."""
     sizes, most = {(sample.length, sample.patches) for sample in answered}, spec.engine.validation_max_tokens
-    # Where nothing is sharded, frozen weights are computed with where they lie.
+    # Without sharding, frozen weights are used in place.
     gathered = setup.compute_bytes * (model.every.trained if setup.shard_ranks == 1 else model.every.every)
     peaks = []
     for length, patches in sizes:

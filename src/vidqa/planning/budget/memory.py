@@ -1,5 +1,5 @@
-"""Peak memory of one GPU in a training, predicted from shapes: a constant part, and four moments, of which the largest
-makes the peak. "Root" stands for the modules outside of decoder layers and vision blocks: embedding, head, mergers.
+"""Peak memory of one GPU in a training, predicted from shapes: a constant part plus the largest of four moments.
+"Root" stands for the modules outside of decoder layers and vision blocks: embedding, head, mergers.
 
     always     trainable master weights, Adam's moments, and frozen weights, each sharded over a replica's GPUs
     decoder    backward starts: all kept activations, and the backward of one decoder layer
@@ -7,8 +7,8 @@ makes the peak. "Root" stands for the modules outside of decoder layers and visi
     root       all gradients, while the root's are summed over the ranks
     generation validation generates answers with the gathered model (`autotune.generation_bytes`)
 
-Nothing is fitted to measured runs: what layers keep is counted in the engine's own code, which a test repeats, and the
-rest follows from how FSDP works.
+Nothing is fitted to measured runs: the activations that layers keep are counted in the engine's own code (a test counts
+them again), and the rest follows from how FSDP works.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from vidqa.spec.models import TrainSpec
 GIB = 1024**3
 BYTES_OF = {"float32": 4, "bfloat16": 2, "float16": 2}
 LEVELS: tuple[RecomputeLevel, ...] = get_args(RecomputeLevel)
-# FSDP's reshard_after_forward: gathered weights are freed after forward for no module, for layers and blocks, for all.
+# Modes of FSDP's reshard_after_forward: free gathered weights after forward of no module, of layers and blocks, of all.
 Reshard = Literal["never", "layers", "always"]
-# In records of runs the key "stay" names the modules whose weights stay gathered.
+# The key "stay" in records of runs names the modules whose weights stay gathered.
 RESHARD_RECORDED: dict[Reshard, str] = {"never": "all", "layers": "root", "always": "none"}
 
 
@@ -53,9 +53,9 @@ class TrainingSetup:
     lora: bool = False
     dropout: bool = False  # of LoRA
     shares_prefixes: bool = False  # one copy of a video for all questions about it
-    context_parallel: bool = False  # every GPU has a part of each pack, and attention exchanges rows for heads
+    context_parallel: bool = False  # every GPU has a part of each pack; attention exchanges rows for heads
     keeps_weights: bool = False  # gathered weights stay until the last backward of a step
-    reads_features: bool = False  # features of a frozen vision tower come from the cache
+    reads_features: bool = False  # features of a frozen vision tower are read from the cache
     base_precision: str | None = None  # such as "nf4": the base's decoder matrices are quantized (QLoRA)
     moments_8bit: bool = False
     cpu_offload: bool = False  # trainable weights, gradients and moments are in host memory
@@ -67,8 +67,8 @@ class MemoryPolicy:
 
     recompute: Recompute
     reshard: Reshard
-    pack_tokens: int | None = None  # at most; None: the spec's
-    peak_gib: float | None = field(default=None, compare=False)  # predicted; None: the policy was not chosen for a GPU
+    pack_tokens: int | None = None  # the largest pack; None: as in the spec
+    peak_gib: float | None = field(default=None, compare=False)  # predicted; None if not chosen for a GPU
 
     def __str__(self) -> str:
         weights = "kept through a step" if self.reshard == "never" else "freed after each layer"
@@ -81,13 +81,13 @@ class MemoryPolicy:
 
 
 def read_memory_policy(record: Mapping[str, Any], sizes: Sizes) -> MemoryPolicy:
-    """The policy that `MemoryPolicy.record` wrote."""
+    """The policy in a record of `MemoryPolicy.record`."""
     reshard = {name: reshard for reshard, name in RESHARD_RECORDED.items()}
     return MemoryPolicy(read_recompute(record["recompute"], sizes), reshard[record["stay"]])
 
 
 def allowed_recompute(spec: TrainSpec, model: ParamCounts) -> list[Recompute]:
-    """The recomputation that a TrainSpec allows, the least first."""
+    """The recomputation choices that a TrainSpec allows, the least first."""
     if not spec.policy.model_gradient_checkpointing:
         return [NO_RECOMPUTE]
     if spec.engine.recompute == "auto":
@@ -96,7 +96,7 @@ def allowed_recompute(spec: TrainSpec, model: ParamCounts) -> list[Recompute]:
 
 
 def allowed_reshard(spec: TrainSpec) -> tuple[Reshard, ...]:
-    """The resharding that a TrainSpec allows, the fastest first."""
+    """The reshard modes that a TrainSpec allows, the fastest first."""
     reshard = spec.train.fsdp_reshard_after_forward
     if reshard == "default":  # gathered weights that stay would take the memory that offloading frees
         return ("layers",) if spec.train.fsdp_offload else ("never", "layers")
@@ -132,13 +132,13 @@ class MicroStep:
     tokens: int  # with padding
     patches: int
     supervised: int = 0  # tokens with a loss
-    accumulates: bool = False  # earlier micro-steps of the step have left gradients
-    prefix_rows: int = 0  # tokens of shared prefixes, gathered in attention for every suffix
+    accumulates: bool = False  # whether gradients of earlier micro-steps of the step are in memory
+    prefix_rows: int = 0  # tokens of shared prefixes that attention gathers for their suffixes
 
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """Bytes of one GPU: `always`, and on top of it a field for each of MOMENTS."""
+    """Bytes of one GPU: `always`, and for each of MOMENTS a field with the bytes on top of it."""
 
     MOMENTS: ClassVar[tuple[str, ...]]
     always: float
@@ -150,13 +150,13 @@ class PeakMemory:
 
     @property
     def peak_gib(self) -> float:
-        """The most that PyTorch's tensors take (`torch.cuda.max_memory_allocated`)."""
+        """The peak of memory in PyTorch's tensors (`torch.cuda.max_memory_allocated`), GiB."""
         return (self.always + getattr(self, self.moment)) / GIB
 
 
 @dataclass(frozen=True)
 class TrainingMemory(PeakMemory):
-    """The memory of a training."""
+    """Peak memory of training."""
 
     MOMENTS = ("decoder", "vision", "root", "generation")
     decoder: float
@@ -174,16 +174,16 @@ def fits(peak_gib: float, memory_gib: float) -> bool:
 def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep) -> TrainingMemory:
     """Predict the memory of one GPU in a training step; `generation` is left 0."""
     trained = model.every.trained
-    # Of one parameter, once it is summed over the ranks.
+    # Per parameter, after the sum over the ranks.
     gradient_bytes = 0.0 if setup.cpu_offload else setup.master_bytes / setup.shard_ranks
     activations = _activations(model, setup, micro_step)
     root_weights, layer_weights, block_weights = _gathered_weights(model, setup)
     layer_gradients = model.layer.trained * (setup.compute_bytes + setup.reduce_bytes)
     logits = min(micro_step.supervised, CONSTANTS.logit_rows) * model.sizes.text.vocabulary * CONSTANTS.logit_bytes
-    # Keys and values of prefixes, and the gradients of both, which the kernel first computes for every query head.
+    # Keys and values of prefixes, and the gradients of both, which the kernel first computes per query head.
     text = model.sizes.text
     gathered_prefixes = setup.compute_bytes * (4 * text.keys + 2 * text.queries) * micro_step.prefix_rows
-    # The matrices of a quantized layer's MLP in compute precision; master weights on their way from the host.
+    # The matrices of a quantized layer's MLP in compute precision; master weights during their copy from the host.
     dequantized = bool(setup.base_precision) * 3 * setup.compute_bytes * text.hidden * text.intermediate
     largest = max(model.layer.trained, model.block.trained)
     weights_in_transfer = setup.cpu_offload * CONSTANTS.whole_layers * setup.master_bytes * largest
@@ -217,8 +217,8 @@ def peak_memory(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep)
 
 
 def weights_and_optimizer(model: ParamCounts, setup: TrainingSetup) -> float:
-    """Bytes of one GPU from the first step to the last. Every GPU has all of a quantized base. With CPU offload the GPU
-    has no trainable weights and, if several share the weights, no frozen ones either."""
+    """Bytes of one GPU during the whole training. Every GPU holds the whole quantized base. With CPU offload a GPU has
+    no trainable weights and, if several share the weights, no frozen ones either."""
     every = model.every
     quantized = every.quantizable if setup.base_precision else 0
     frozen = (every.every - every.trained - quantized) * setup.compute_bytes / setup.shard_ranks
@@ -240,7 +240,7 @@ def moments_bytes(count: ParamCount, setup: TrainingSetup) -> float:
 
 
 def _gathered_weights(model: ParamCounts, setup: TrainingSetup) -> tuple[float, float, float]:
-    """Bytes of gathered weights, in compute precision and beside the shards: of the root, of decoder layers during
+    """Bytes of gathered weights in compute precision, in addition to the shards: of the root, of decoder layers during
     their backward, of vision blocks during theirs."""
 
     def gathered(count: ParamCount) -> int:
@@ -251,7 +251,7 @@ def _gathered_weights(model: ParamCounts, setup: TrainingSetup) -> tuple[float, 
     if setup.keeps_weights:
         all_layers = gathered(model.every) - gathered(model.root)
         return gathered(model.root), all_layers, all_layers
-    layers = CONSTANTS.whole_layers  # FSDP gathers the next one early
+    layers = CONSTANTS.whole_layers  # FSDP prefetches the next one
     return gathered(model.root), layers * gathered(model.layer), layers * gathered(model.block)
 
 
@@ -266,7 +266,7 @@ class _Activations:
 
 
 def _activations(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep) -> _Activations:
-    # Up to the result, all counts are numbers of compute precision for each token or patch.
+    # Except in the result, all counts are numbers in compute precision per token or patch.
     text, vision = model.sizes.text, model.sizes.vision
 
     def of_token(widths: Widths) -> float:
@@ -285,7 +285,7 @@ def _activations(model: ParamCounts, setup: TrainingSetup, micro_step: MicroStep
     tower, block_backward = _kept_over_layers(setup.recompute.vision, vision.blocks, block_kept, block_transient)
     # One merger at the tower's end and one at every tap (deepstack).
     mergers = 1 + vision.taps
-    # Cached features are there three times: as read, joined into a pack, and those of the next micro-step.
+    # Cached features are in memory three times: as read, joined into a pack, and those of the next micro-step.
     copies = 3 if setup.reads_features and not model.vision.trained else 1
     features = copies * mergers * vision.out / vision.merge**2
     activations = tower + vision.patch_values + mergers * CONSTANTS.merger * vision.hidden
@@ -302,7 +302,7 @@ def _backward_transient(
     setup: TrainingSetup,
     numbers: Callable[[Widths], float],
 ) -> dict[RecomputeLevel, float]:
-    """Transient numbers for each token in the backward of one layer, besides what the layer kept, by level. `numbers`
+    """Transient numbers per token in the backward of one layer, besides its kept activations, by level. `numbers`
     multiplies Widths with the widths of the tower."""
     in_flight = numbers(CONSTANTS.in_flight_lora if setup.lora else CONSTANTS.in_flight)
     return {
@@ -319,8 +319,8 @@ def _kept_over_layers(
     widths: Mapping[RecomputeLevel, float],
     transient: Mapping[RecomputeLevel, float],
 ) -> tuple[float, float]:
-    """Numbers for each token of `count` layers: kept by all of them when backward starts, and what its peak adds to
-    that. Backward goes from the last layer to the first, and a layer that is done has freed what it kept."""
+    """Numbers per token of `count` layers: those kept by all of them when backward starts, and the increase over that
+    at the peak. Backward goes from the last layer to the first, and frees a layer's activations after it."""
     levels = [recomputed.level(index) for index in range(count)]
     kept_until, peak = 0.0, 0.0  # kept by the layers up to this one
     for level in levels:
@@ -330,7 +330,7 @@ def _kept_over_layers(
 
 
 def block_widths(setup: TrainingSetup, level: RecomputeLevel, *, gated: bool = False) -> Widths:
-    """What one vision block keeps for each patch, as multiples of its widths."""
+    """Numbers per patch that one vision block keeps for backward, as multiples of its widths."""
     if level != "none":
         return CONSTANTS.layer if level == "layer" else CONSTANTS.linear
     if gated:
@@ -339,7 +339,7 @@ def block_widths(setup: TrainingSetup, level: RecomputeLevel, *, gated: bool = F
 
 
 def layer_widths(setup: TrainingSetup, level: RecomputeLevel, *, head_norms: bool = True) -> Widths:
-    """What one decoder layer keeps for each token, as multiples of its widths."""
+    """Numbers per token that one decoder layer keeps for backward, as multiples of its widths."""
     if level == "layer":
         return CONSTANTS.layer
     if level == "linear":

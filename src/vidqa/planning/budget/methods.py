@@ -1,4 +1,4 @@
-"""What a card has room for, method by method: the longest sample, the speed, and what memory costs in time."""
+"""Capacity of a GPU for each training method: the longest sample, the speed, and the time that saving memory costs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from vidqa.spec.keys import with_values
 from vidqa.spec.models import TrainSpec
 
 LENGTHS = tuple(1024 * 2**power for power in range(8))  # tokens of a sample
-PACK, ANSWER = 8192, 64  # tokens of a pack whose speed is estimated; supervised ones of each sample
-OFFLOADED_PACK = 32_768  # tokens of a step and its one pack where weights come from the host for each
-FIRST_OF_BITSANDBYTES = (7, 5)  # compute capability of its kernels
-PCIE, HOST = 25e9, 50e9  # bytes/s that weights reach a GPU with, and that a host updates them with
-# Keys of each method, the fastest first within full training and within LoRA.
+PACK, ANSWER = 8192, 64  # tokens of a pack whose speed is estimated; supervised tokens of each sample
+OFFLOADED_PACK = 32_768  # tokens of a step with one pack if the weights are copied from the host for each
+FIRST_OF_BITSANDBYTES = (7, 5)  # lowest compute capability of its kernels
+PCIE, HOST = 25e9, 50e9  # bytes/s of copies to a GPU, and of updates on the host
+# Spec keys of each method, the fastest first within full training and within LoRA.
 METHODS: dict[str, dict[str, Any]] = {
     "full": {},
     "full, AdamW8bit": {"train.optm_name": "AdamW8bit"},
@@ -47,9 +47,9 @@ USUAL = {"policy.lora": None, "policy.quantization": None, "train.optm_name": "A
 
 @dataclass(frozen=True)
 class Fit:
-    """A method on a card: the longest sample that fits alone in a pack (0: not even 1,024 tokens), tokens a second of
-    each card in packs of 8,192, with offload of 32,768 (None where the card is not known), and GiB of host memory for
-    what is offloaded."""
+    """The capacity of a GPU for one method: the longest sample that fits alone in a pack (0: not even 1,024 tokens),
+    tokens per second and GPU in packs of 8,192, with offload of 32,768 (None if the GPU is not known), and GiB of host
+    memory for offloaded tensors."""
 
     method: str
     longest: int
@@ -60,7 +60,7 @@ class Fit:
 def what_fits(
     spec: TrainSpec, sizes: Sizes, tensors: Sequence[Tensor], limit_gib: float, card: Gpu | None, name: str = ""
 ) -> Iterator[Fit]:
-    """Every method on a card of which `limit_gib` may be used; all else is the spec's."""
+    """Estimate every method on a GPU with `limit_gib` of usable memory; all other settings are the spec's."""
     for method, keys in METHODS.items():
         lora = spec.policy.lora.model_dump() if spec.policy.lora and "policy.lora" in keys else None
         changed = with_values(spec, USUAL | keys | ({"policy.lora": lora} if lora else {}))
@@ -74,18 +74,18 @@ def what_fits(
 
 
 def host_bytes(model: ParamCounts, setup: TrainingSetup) -> float:
-    """Bytes of host memory for weights, gradients and moments of all ranks; 0 where they are on the GPU."""
+    """Bytes of host memory for weights, gradients and moments of all ranks; 0 if they are on the GPU."""
     gradients = setup.master_bytes * model.every.trained
     return state_bytes(model.every, setup) + gradients if setup.cpu_offload else 0.0
 
 
 def _micro_step(model: ParamCounts, tokens: int) -> MicroStep:
-    """Of videos alone, as the heaviest packs are."""
+    """A micro-step of video tokens, as the heaviest packs are."""
     return MicroStep(tokens, tokens * model.sizes.vision.merge**2, ANSWER, accumulates=True)
 
 
 def _speed(spec: TrainSpec, model: ParamCounts, tokens: int, limit_gib: float, card: Gpu, name: str) -> float | None:
-    """Tokens a second with the fastest choice of recomputation that fits, in packs of so many tokens."""
+    """Tokens per second with the fastest recomputation that fits, in packs of `tokens` tokens; None if none fits."""
     pack = _micro_step(model, tokens)
     choices = product(allowed_reshard(spec), allowed_recompute(spec, model))
     policies = (MemoryPolicy(recompute, reshard) for reshard, recompute in choices)
@@ -102,8 +102,8 @@ def _speed(spec: TrainSpec, model: ParamCounts, tokens: int, limit_gib: float, c
 
 
 def micro_step_seconds(model: ParamCounts, setup: TrainingSetup, card: Gpu) -> float:
-    """What a micro-step costs beside its own work: dequantizing the base twice, and weights and gradients that go to
-    the GPU and back. Nothing of it is taken to be hidden."""
+    """Additional seconds of a micro-step: dequantizing the base twice, and copying weights and gradients to the GPU and
+    back. No overlap with computation is assumed."""
     seconds = 0.0
     if setup.base_precision:
         read_and_written = setup.compute_bytes * 3 + 1  # codes, the weight, and the weight beside its adapter
@@ -114,8 +114,8 @@ def micro_step_seconds(model: ParamCounts, setup: TrainingSetup, card: Gpu) -> f
 
 
 def step_seconds(model: ParamCounts, setup: TrainingSetup) -> float:
-    """What a step costs beside that where weights are in host memory: the host clips gradients, and updates weights
-    unless their moments have 8 bits, which go to the GPU and back."""
+    """Additional seconds of a step if weights are in host memory: the host clips gradients and updates weights. Moments
+    in 8 bits are copied to the GPU and back, where the weights are updated."""
     if not setup.cpu_offload:
         return 0.0
     weights = 3 * setup.master_bytes * model.every.trained

@@ -1,4 +1,4 @@
-"""Which parameters of a model train, and how many: the spec's patterns and LoRA, applied to names and shapes. The
+"""Parameters of a model that train, and their number: the spec's patterns and LoRA, applied to names and shapes. The
 engine applies the same rules to the model itself."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ ADAPTER = "default"  # PEFT's name for the one adapter
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of the model that is trained; `unit` is the layer it is sharded with. `added` is what LoRA adds:
-    adapters, and copies of modules that train in full beside the base's own."""
+    """One parameter of the model in training; `unit` is the layer that it is sharded with. `added`: LoRA adds it, as a
+    matrix of an adapter or as the trainable copy of a module that trains in full beside the base's own."""
 
     name: str
     shape: tuple[int, ...]
@@ -28,7 +28,7 @@ class Parameter:
 
     @property
     def is_quantized(self) -> bool:
-        """Whether policy.quantization holds it in few bits: a matrix of the base in a decoder layer."""
+        """Whether policy.quantization quantizes it: a matrix of the base in a decoder layer."""
         frozen = not self.trains and not self.added and ".original_module." not in self.name
         return frozen and len(self.shape) == 2 and ".layers." in self.unit
 
@@ -38,7 +38,7 @@ class Parameter:
 
 
 def parameters(tensors: Sequence[Tensor], policy: Policy) -> list[Parameter]:
-    """Every parameter of the model as the engine will name it. `policy` is the spec's table."""
+    """All parameters of the model under the engine's names. `policy` is the spec's table."""
     if policy.lora is None:
         named = [Parameter(tensor.name, tensor.shape, tensor.unit, trains=True) for tensor in tensors]
     else:
@@ -59,7 +59,7 @@ def is_trained(name: str, policy: Policy) -> bool:
 
 
 def _adapted(tensor: Tensor, lora: Lora) -> Iterator[Parameter]:
-    """A tensor of the base, frozen, and what LoRA puts beside it, under both of its names where it is tied."""
+    """A tensor of the base, frozen, and its LoRA parameters, under both of its names if it is tied."""
     yield from _adapted_once(tensor, lora)
     if tensor.tied:
         head = replace(tensor, name=tensor.tied, linear=True, tied="")
@@ -84,7 +84,7 @@ def _adapted_once(tensor: Tensor, lora: Lora) -> Iterator[Parameter]:
 
 
 def _saved_module(name: str, endings: Sequence[str]) -> str | None:
-    """The module that holds a tensor and trains in full: the outermost one whose name ends with one of `endings`."""
+    """The module that contains a tensor and trains in full: the outermost one whose name ends with one of `endings`."""
     parts = name.split(".")[:-1]
     outer = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
     return next((module for module in outer if any(module.endswith(ending) for ending in endings)), None)
@@ -123,8 +123,8 @@ def _matrices(tensor: Tensor, rank: int) -> list[tuple[str, tuple[int, ...]]]:
 
 @dataclass(frozen=True)
 class ParamCount:
-    """Numbers of parameters: in all, of those that train, of those of them whose moments AdamW8bit keeps in 8 bits, and
-    of those that policy.quantization holds in few bits."""
+    """Numbers of parameters: all; the trainable ones; those of them with 8-bit moments in AdamW8bit; and those that
+    policy.quantization quantizes."""
 
     every: int
     trained: int
@@ -134,7 +134,7 @@ class ParamCount:
 
 @dataclass(frozen=True)
 class ParamCounts:
-    """A model's sizes, and its parameters counted by what they are sharded with."""
+    """A model's sizes, and its parameters counted by sharding unit."""
 
     sizes: Sizes
     every: ParamCount

@@ -1,14 +1,13 @@
-"""How fast a training is: the FLOPs of a step, the peaks of GPUs, and the share of a peak that a training reaches.
+"""Speed of a training: the FLOPs of a step, the peaks of GPUs, and the share of a peak that a training reaches.
 
 FLOPs are counted from shapes alone, by strict accounting: a multiply-add is two operations, backward costs twice
 forward, recomputation is not counted, causal attention counts half of the square. Frozen parts save their weight
 gradients.
 
-The model FLOPs utilisation (MFU) is that of the measured training that is most like the one in question, carried over
-from GPU to GPU. A step is matrix products and attention, which follow the peak, and element-wise work, which follows
-the bandwidth of memory. Their shares were measured (`BANDWIDTH_SHARE`); on another card each part takes as much longer
-as the card is slower at it. What a card's power limit or cooling takes away is not in any data sheet, and not in the
-estimate.
+The model FLOPs utilisation (MFU) is that of the most similar measured training, transferred from GPU to GPU. A step is
+matrix products and attention, which scale with the peak, and element-wise work, which scales with memory bandwidth.
+Their shares were measured (`BANDWIDTH_SHARE`); on another GPU each part takes longer by the ratio of the two GPUs'
+rates. The effect of a GPU's power limit or cooling is in no data sheet, and not in the estimate.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from vidqa.planning.prefix_sharing import Workload
 from vidqa.spec.models import TrainSpec
 
 # From the start of torchrun to the end of the first step: imports, weights from a local disk, compiling. 33 to 91 s
-# were measured (benchmarks/README.md, row 10), more where layers are compiled for the first time than later.
+# were measured (benchmarks/README.md, row 10); the first compilation of layers takes longer than later ones.
 START_S = 60.0
-NEAR = 2  # times as large or as small: alike, so that whether gathered weights stay counts before the size
-FAR = 8  # times as large or as small: too different for an estimate
+NEAR = 2  # largest ratio of similar sizes; among these, whether gathered weights stay counts before the ratio
+FAR = 8  # larger ratios of sizes are too different for an estimate
 
 
 @dataclass(frozen=True)
 class FlopsModel:
-    """Operations per token, token pair, patch and patch pair of one model. Pairs of blocks that attend inside windows,
-    of `window` patches a side, count apart."""
+    """Operations per token, token pair, patch and patch pair of one model. `per_window_pair` is for vision blocks that
+    attend within windows of `window` patches a side."""
 
     per_token: float
     per_pair: float
@@ -45,8 +44,8 @@ class FlopsModel:
     window: int = 0
 
     def training_flops(self, works: Iterable[Workload], *, halved: bool = True) -> float:
-        """Operations of forward and backward. `halved` counts the half of a square that causal attention needs; the
-        whole square is what others often report."""
+        """Operations of forward and backward. `halved` counts the half of a square that causal attention needs; other
+        programs often report the whole square."""
         return sum(
             self.per_token * work.tokens
             + self.per_pair * work.pairs * (1 if halved else 2)
@@ -59,7 +58,7 @@ class FlopsModel:
 
 
 def _window_pairs(grids: Iterable[tuple[int, int, int]], window: int) -> int:
-    """Pairs of patches inside the windows of every frame; the last window of a side is what is left of it."""
+    """Pairs of patches inside the windows of every frame; the last window of a side may be smaller."""
 
     def squares(side: int) -> int:
         whole, rest = divmod(side, window)
@@ -69,8 +68,8 @@ def _window_pairs(grids: Iterable[tuple[int, int, int]], window: int) -> int:
 
 
 def flops_model(sizes: Sizes, *, vision_trains: bool, decoder_trains: bool) -> FlopsModel:
-    """`decoder_trains` is False for LoRA, where the base has no weight gradients, nor has that of a vision tower with
-    adapters."""
+    """The FlopsModel of a model. `decoder_trains` is False for LoRA: the base has no weight gradients. The same holds
+    for a vision tower with adapters."""
     text, vision = sizes.text, sizes.vision
     layer = text.hidden * (2 * text.queries + 2 * text.keys + 3 * text.intermediate)
     block = vision.hidden * (4 * vision.hidden + (3 if vision.gated else 2) * vision.intermediate)
@@ -79,7 +78,7 @@ def flops_model(sizes: Sizes, *, vision_trains: bool, decoder_trains: bool) -> F
     whole = vision.whole if vision.window else vision.blocks
     decoder_passes = 3 if decoder_trains else 2
     vision_passes = decoder_passes if vision_trains else 1
-    attention_passes = 3 if vision_trains else 1  # which has no weights
+    attention_passes = 3 if vision_trains else 1  # attention has no weights
     return FlopsModel(
         per_token=2 * decoder_passes * text.layers * layer,
         per_pair=3 * 2 * text.layers * text.queries,
@@ -97,11 +96,11 @@ def flops_of(spec: TrainSpec, model: ParamCounts) -> FlopsModel:
 
 
 def recomputed_flops_share(spec: TrainSpec, model: ParamCounts, recompute: Recompute, pack: MicroStep) -> float:
-    """FLOPs that backward repeats in a pack, as a share of the pack's own. Attention over tokens counts as that
-    of samples half as long as the pack; attention over patches, which is little, and the head are left out."""
+    """FLOPs that backward repeats in a pack, as a share of the pack's own. Attention over tokens is counted for samples
+    half as long as the pack; attention over patches, which is little, and the head are left out."""
     text, vision = model.sizes.text, model.sizes.vision
     vision_trains, decoder_trains = model.vision.trained > 0, spec.policy.lora is None
-    ranks = spec.policy.parallelism.cp_size  # which have a part of the pack each
+    ranks = spec.policy.parallelism.cp_size  # each has a part of the pack
     tokens, patches = pack.tokens * ranks, pack.patches * ranks
     layer = {
         "projections": text.hidden * (text.queries + 2 * text.keys),
@@ -122,8 +121,8 @@ def recomputed_flops_share(spec: TrainSpec, model: ParamCounts, recompute: Recom
 
 @dataclass(frozen=True)
 class Gpu:
-    """Dense bf16 FLOP/s with sums in float32, memory bandwidth in bytes/s, GiB that a process sees, and the source.
-    `devices` are the names that its driver gives it."""
+    """Dense bf16 FLOP/s with float32 accumulation, memory bandwidth in bytes/s, GiB visible to a process, and the
+    source. `devices` are the driver's names of the GPU."""
 
     name: str
     peak: float
@@ -133,8 +132,8 @@ class Gpu:
     devices: tuple[str, ...]
 
 
-# By the word that our tables have for a card. A device is known by its whole name: "H100" stands in names of cards that
-# are a quarter slower, "H200" in GH200, and a slice of a card has the card's name in its own.
+# Keys are our tables' names. A device is matched by its whole name: "H100" also occurs in names of GPUs that are a
+# quarter slower, "H200" in GH200, and the name of a slice of a GPU contains the GPU's.
 GPUS = {
     "H200": Gpu("H200 141 GB", 989e12, 4.8e12, 139.8, "NVIDIA H200 data sheet", ("H200",)),
     "H100": Gpu("H100 80 GB (SXM)", 989e12, 3.35e12, 79.6, "NVIDIA H100 data sheet", ("H100 80GB HBM3",)),
@@ -168,23 +167,23 @@ BANDWIDTH_SHARE, MEASURED_ON = 0.118, "H200"
 
 
 def find_gpu(name: str) -> Gpu | None:
-    """The card of a device's name, or of a key of GPUS; None where it is not known."""
+    """The GPU with a device name or a key of GPUS; None if it is not known."""
     device = name.removeprefix("NVIDIA ")
     return GPUS.get(name) or next((card for card in GPUS.values() if device in card.devices), None)
 
 
 def gpu_peak_flops(name: str) -> float | None:
-    """The bf16 peak of a GPU by its name, FLOP/s; None where it is not known."""
+    """The bf16 peak of a GPU by its name, FLOP/s; None if it is not known."""
     return card.peak if (card := find_gpu(name)) else None
 
 
 def mfu_on(card: Gpu, mfu: float, measured_on: Gpu) -> float:
-    """The share of its peak that a training reaches on `card` which reached `mfu` on another one."""
+    """The expected MFU on `card` of a training that reached `mfu` on the GPU `measured_on`."""
     return mfu * _relative_step_time(measured_on) / _relative_step_time(card)
 
 
 def _relative_step_time(card: Gpu) -> float:
-    """Time of a step in that of the card the shares were measured on, each at the same peak."""
+    """Time of a step relative to that on MEASURED_ON, each GPU at the same share of its peak in matrix products."""
     base = GPUS[MEASURED_ON]
     return 1 - BANDWIDTH_SHARE + BANDWIDTH_SHARE * (card.peak / base.peak) * (base.bandwidth / card.bandwidth)
 
@@ -198,7 +197,7 @@ class Efficiency:
     gpu: str = ""
 
     def on(self, name: str) -> Efficiency:
-        """The same on another GPU, where both are known."""
+        """The same transferred to another GPU, if both are known."""
         here, there = find_gpu(self.gpu), find_gpu(name)
         if here is None or there is None or here == there:
             return self
@@ -209,8 +208,8 @@ ASSUMED = Efficiency(0.25, "assumed; nothing like it was measured")
 
 
 class Measured(NamedTuple):
-    """A training measured by benchmarks/policies.py or benchmarks/memory.py. `parameters` are the model's, `recomputed`
-    the FLOPs that backward repeated as a share of the step's own."""
+    """A training measured by benchmarks/policies.py or benchmarks/memory.py. `parameters` is the model's number of
+    them, `recomputed` the FLOPs that backward repeated as a share of the step's own."""
 
     run: str
     gpu: str
@@ -223,7 +222,7 @@ class Measured(NamedTuple):
 
 
 H100, H200 = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
-MEASURED = (  # of equal rows the first counts
+MEASURED = (  # the first of equally near rows counts
     Measured("lora chosen", H100, True, True, True, 8.81e9, 0.0, 0.4829),
     Measured("lora-40 chosen", H100, True, True, True, 8.81e9, 0.0896, 0.4338),
     Measured("lora-40 all 8192", H100, True, True, True, 8.81e9, 0.4528, 0.3355),
@@ -248,8 +247,8 @@ MEASURED = (  # of equal rows the first counts
 
 
 def efficiency(model: ParamCounts, setup: TrainingSetup, recomputed: float = 0.0) -> Efficiency:
-    """By the measured training of the same kind (LoRA or full, compiled or not), then of a similar `recomputed` share
-    of FLOPs, then of the nearest size; its MFU is corrected for the difference in recomputation."""
+    """The MFU of the nearest measured training: of the same kind (LoRA or full, compiled or not), then of a similar
+    share of FLOPs `recomputed`, then of the nearest size. It is corrected for the difference in recomputation."""
 
     def distance(row: Measured) -> tuple[bool, bool, float, bool, bool, float]:
         ratio = max(row.parameters / model.every.every, model.every.every / row.parameters)

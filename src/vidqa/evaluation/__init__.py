@@ -1,1 +1,1 @@
-"""Scores: parse an answer, judge it, aggregate with intervals, compare, list what went wrong."""
+"""Scoring: parse answers, judge them, aggregate with intervals, compare evaluations, list failures."""

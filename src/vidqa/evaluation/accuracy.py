@@ -1,8 +1,8 @@
-"""An accuracy with what it must not be read without: its interval, and the majority-class baseline.
+"""Accuracy with its confidence interval and the majority-class baseline.
 
-Answers come in clusters: questions about one video stand or fall together. The 95 % limits are Clopper and Pearson's
-(1934), taken at the effective sample size as Korn and Graubard (1998) do for surveys: they hold at any size and near 0
-and 1, where normal and bootstrap limits are too narrow.
+Answers are clustered: correctness is correlated among questions about one video. The 95 % limits are Clopper and
+Pearson's (1934) at the effective sample size, as Korn and Graubard (1998) compute them for surveys: they hold at any
+size and near 0 and 1, where normal and bootstrap limits are too narrow.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from vidqa.evaluation.results import Item, groups
 
 METHOD = "Clopper-Pearson by video"
 _TAIL = 0.025
-_CAUTION = 2  # with less, limits of few videos are too narrow where most answers are right
-FEWEST = 5  # answers of which it is worth saying that all are the same
-LISTED = 10  # kinds that are named
-_SHOWN = 80  # characters of an answer that are shown
+_CAUTION = 2  # with a smaller value, limits from few videos are too narrow if most answers are right
+FEWEST = 5  # fewest answers for a warning that all are the same
+LISTED = 10  # most kinds in a message
+_SHOWN = 80  # most characters of an answer in a message
 
 
 class Interval(NamedTuple):
-    """Limits of a share and the number of independent answers that the answers are worth."""
+    """Limits of a proportion, and the effective number of independent answers."""
 
     low: float
     high: float
@@ -32,7 +32,7 @@ class Interval(NamedTuple):
 
 
 def video_clusters(videos: Iterable[str]) -> list[str]:
-    """The cluster of each answer: its video, or, for an answer about no video, a cluster of its own."""
+    """The cluster of each answer: its video; an answer without a video is its own cluster."""
     return [video or f"\0answer {at}" for at, video in enumerate(videos)]
 
 
@@ -59,9 +59,9 @@ def accuracy_interval(correct: Sequence[bool], videos: Iterable[str]) -> Interva
 def _likeness(videos: Sequence[Sequence[int]]) -> float:
     """The intraclass correlation of answers about one video, from (answers, right answers) of each.
 
-    The estimate of the analysis of variance, drawn towards 1: it counts once for every video that holds an answer of
-    the rarer outcome, and 1 counts _CAUTION times. Such videos are all that tells how wrong answers gather; with none
-    of them (a perfect score) nothing does, and a video is worth one answer.
+    The estimate of the analysis of variance, shrunk towards 1: its weight is the number of videos with an answer of the
+    rarer outcome, and the weight of 1 is _CAUTION. Only such videos show how wrong answers cluster; without any (a
+    perfect score) the result is 1, so that a video counts as one answer.
     """
     n, rights = sum(count for count, _ in videos), sum(right for _, right in videos)
     rare = [right if 2 * rights <= n else count - right for count, right in videos]
@@ -77,8 +77,8 @@ def _likeness(videos: Sequence[Sequence[int]]) -> float:
 
 
 def _limits(share: float, n: float) -> tuple[float, float]:
-    """Clopper and Pearson's limits of a share among n, which need not be whole: quantiles of the beta distribution."""
-    from scipy.special import betaincinv  # half a second, which programs that only read answers do not spend
+    """Clopper and Pearson's limits of a proportion of n answers (n may be fractional), from the beta distribution."""
+    from scipy.special import betaincinv  # its import takes half a second, which programs that only read answers avoid
 
     hits, misses = share * n, (1 - share) * n
     low = float(betaincinv(hits, misses + 1, _TAIL)) if hits > 0 else 0.0
@@ -90,11 +90,11 @@ def _limits(share: float, n: float) -> tuple[float, float]:
 
 
 def majority(items: Sequence[Item]) -> dict[str, Any]:
-    """The majority-class baseline: the accuracy of the most common right answer of each answer kind, given to every
+    """The majority-class baseline: the accuracy of giving the most common right answer of each answer kind to every
     question of that kind, and these answers ("no" to every yes/no question, "B" to every letter question)."""
     hits, answers = 0, {}
     for kind, group in groups(items, "answer_kind"):
-        # Of answers that are as common, the first by name, so that a score is repeatable.
+        # Ties are broken by name, so that a score is reproducible.
         answer, count = min(Counter(item["parsed_gt"] for item in group).items(), key=lambda pair: (-pair[1], pair[0]))
         hits += count
         answers[kind] = _short(answer)
@@ -102,8 +102,8 @@ def majority(items: Sequence[Item]) -> dict[str, Any]:
 
 
 def one_answer(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """The kinds of questions that the model gives one and the same answer to, though the right ones differ: answer
-    kinds, and of the other questions the user's kinds."""
+    """The kinds of questions with one and the same answer by the model although the right answers differ: answer kinds,
+    and for the remaining questions the user's kinds."""
     rows = [row for kind, group in groups(items, "answer_kind") if (row := _only(kind, group))]
     named = {row["kind"] for row in rows}
     others = [item for item in items if item["answer_kind"] not in named]
@@ -120,7 +120,7 @@ def _only(kind: str, items: Sequence[Item]) -> dict[str, Any] | None:
 
 
 def one_answer_problems(rows: Sequence[dict[str, Any]]) -> list[Problem]:
-    """A warning for each kind with one answer only."""
+    """A warning for each kind with a single answer."""
     problems = []
     for row in rows[:LISTED]:
         expected = ", ".join(f"{count} x {answer!r}" for answer, count in row["expected"].items())
@@ -133,7 +133,7 @@ def one_answer_problems(rows: Sequence[dict[str, Any]]) -> list[Problem]:
 
 
 def headline(scores: dict[str, Any]) -> str:
-    """The accuracy in one sentence, with all that it must not be read without."""
+    """The accuracy in one sentence, with its interval, the majority-class baseline, and kinds with a single answer."""
     if scores["accuracy"] is None:
         return "no answer could be judged: there is no ground truth"
     low, high = scores["accuracy_ci95"]

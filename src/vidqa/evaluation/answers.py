@@ -1,7 +1,7 @@
-"""What a model's response says: thinking removed, tags unwrapped, then the answer by the kind of question.
+"""Parsing of a model's response: remove thinking, unwrap tags, then read the answer by the kind of question.
 
-A response that was cut off, or that does not say one thing clearly, is never guessed at: it becomes "truncated" or
-"unparsed", which are classes of their own in every score.
+A response that is truncated or ambiguous is never guessed: it becomes "truncated" or "unparsed", which are separate
+classes in every score.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from vidqa.evaluation.choices import Reading, options_of, read_letter, without_p
 from vidqa.evaluation.quantities import UNITS, is_number, parse_number, units_named
 from vidqa.evaluation.text import as_text, clean, normalise, plain
 
-RULES = "vidqa.answers.v2"  # belongs in a recipe: scores by other rules do not compare
+RULES = "vidqa.answers.v2"  # part of a recipe: scores by different rules are not comparable
 DIRECTION_TASK = "its_directionality"
 KINDS = ("yes_no", "letter", "number", "direction", "text")
 UNANSWERED = ("truncated", "unparsed", "empty")
 STATUSES = ("parsed", *UNANSWERED)
 YES_NO: dict[str, tuple[str, ...]] = {"Yes": ("Yes", "yes", "True", "true"), "No": ("No", "no", "False", "false")}
-_REMEMBERED = 200  # characters: only short texts are kept by caches, so that their memory is bounded
+_REMEMBERED = 200  # characters: caches keep only short texts, so that their memory is bounded
 _BOX = re.compile(r"\\?\b(?:boxed|fbox)\s*(?=\{)|\\boxed\s+(?=[A-Za-z0-9](?![A-Za-z0-9]))")
 _NOT = re.compile(r"\b(?:not|never|rather than|instead of)[\s$\\(\[]*$", re.IGNORECASE)
 _BETWEEN_TWO = re.compile(r"[\s$,;&/|.\\()\[\]]*(?:and|or|and/or)?[\s$,;&/|\\()\[\]]*", re.IGNORECASE)
 
 
 class Parsed(NamedTuple):
-    """`answer` is canonical ("yes", "B", "12", "left", normalised text) and empty unless `status` is "parsed"."""
+    """An answer: canonical ("yes", "B", "12", "left", normalised text), and empty unless `status` is "parsed"."""
 
     answer: str
     kind: str  # one of KINDS
@@ -36,11 +36,11 @@ class Parsed(NamedTuple):
 
 
 class Final(NamedTuple):
-    """The part of a response that is the answer; `closed` when a closing tag shows that it is complete."""
+    """The answer part of a response; `closed` if a closing tag shows that it is complete."""
 
     text: str
     closed: bool
-    in_thinking: bool  # the response ends before its thinking does
+    in_thinking: bool  # the response ends inside its thinking
 
 
 def parse_answer(
@@ -50,11 +50,11 @@ def parse_answer(
     expected: str | None = None,
     task_type: str = "",
 ) -> Parsed:
-    """Read one response. Accepts anything that JSON can hold as `text` and never raises.
+    """Parse one response. Accepts any JSON value as `text` and never raises.
 
-    The kind comes from `expected` (the ground truth) where given, else from the question, else from the text itself.
-    A response with finish_reason "length" counts as parsed only if its answer stands complete: inside a closed
-    <answer> tag, or a yes/no or letter at its very start. Everything else that was cut off is "truncated".
+    The kind comes from `expected` (the ground truth) if present, else from the question, else from the text itself. A
+    response with finish_reason "length" counts as parsed only if its answer is complete: inside a closed <answer> tag,
+    or a yes/no or letter at its very start. Any other response that was cut off is "truncated".
     """
     if expected is not None:
         return parse_pair(text, expected, question, finish_reason, task_type)[0]
@@ -65,7 +65,7 @@ def parse_answer(
 def parse_pair(
     response: object, gt: object, question: str = "", finish_reason: str = "stop", task_type: str = ""
 ) -> tuple[Parsed, Parsed]:
-    """(response, ground truth), both read as the ground truth's kind; the second is "empty" when there is none."""
+    """The response and the ground truth, both parsed as the ground truth's kind; the second is "empty" if missing."""
     question = clean(question)
     truth, expected = _expect(as_text(gt), question, task_type)
     if not truth:
@@ -74,14 +74,14 @@ def parse_pair(
 
 
 def _expect(gt: str, question: str, task_type: str) -> tuple[str, Parsed]:
-    """`_expected`, remembered for short ground truths; only the options of a question bear on what they mean."""
+    """`_expected`, cached for short ground truths; of a question, only its options affect the result."""
     context = question if task_type or options_of(question) else ""
     return (_expected if len(gt) <= _REMEMBERED else _expected.__wrapped__)(gt, context, task_type)
 
 
 @lru_cache(maxsize=8192)
 def _expected(gt: str, question: str, task_type: str) -> tuple[str, Parsed]:
-    """(the ground truth's text, what it parses to)."""
+    """The text of the ground truth, and its parsed form."""
     if len(gt) == 1 and not task_type and gt in options_of(question):
         return gt, Parsed(gt, "letter", "parsed")
     truth = final_answer(gt).text
@@ -89,17 +89,17 @@ def _expected(gt: str, question: str, task_type: str) -> tuple[str, Parsed]:
         return "", Parsed("", "text", "empty")
     kind = kind_of(truth, question, task_type)
     reading = _find(kind, truth, question, truth)
-    # A ground truth of punctuation only is compared as it is written.
+    # A ground truth of punctuation only is compared verbatim.
     return truth, Parsed(reading.answer if reading else truth.casefold(), kind, "parsed")
 
 
 def parse_expected(gt: object, question: str = "", task_type: str = "") -> Parsed:
-    """The ground truth by the same rules; status "empty" when there is none."""
+    """Parse the ground truth by the same rules; status "empty" if there is none."""
     return _expect(as_text(gt), clean(question), task_type)[1]
 
 
 def _read(response: object, kind: str, question: str, finish_reason: object, truth: str) -> Parsed:
-    """The response read as `kind`, or as what it looks like where the kind is not known ("")."""
+    """Parse the response as `kind`, or by its appearance if the kind is unknown ("")."""
     final = final_answer(response)
     if final.in_thinking:
         return Parsed("", kind or "text", "truncated")
@@ -109,14 +109,14 @@ def _read(response: object, kind: str, question: str, finish_reason: object, tru
         return Parsed("", kind, "truncated" if cut else "empty")
     reading = _find(kind, final.text, question, truth)
     if reading is None and final.text.casefold() == truth.casefold():
-        reading = Reading(truth.casefold())  # as written, where its kind has no form for it: "..."
+        reading = Reading(truth.casefold())  # verbatim, if its kind cannot parse it: "..."
     if reading is None or (cut and not reading.settled):
         return Parsed("", kind, "truncated" if cut else "unparsed")
     return Parsed(reading.answer, kind, "parsed")
 
 
 def final_answer(text: object) -> Final:
-    """The response without its thinking, unwrapped from <answer>..</answer>, \\boxed{..} and marks of style."""
+    """The response without its thinking, unwrapped from <answer>..</answer>, \\boxed{..} and text style markup."""
     response = as_text(text)
     if "<" in response:
         response, in_thinking = without_thinking(response)
@@ -129,14 +129,14 @@ def final_answer(text: object) -> Final:
 
 
 def _unboxed(text: str, is_closed: bool) -> Final:
-    """Plain text; of a response with a \\boxed{..}, what the last one holds."""
+    """Plain text; of a response with \\boxed{..}, the content of the last box."""
     if box := _last_box(text):
         return Final(plain(box[0]), is_closed or box[1], False)
     return Final(plain(text), is_closed, False)
 
 
 def _last_box(text: str) -> tuple[str, bool] | None:
-    """(what the last box holds, whether it is closed); both boxes where two stand side by side. None without a box."""
+    """The content of the last box (of the last two, if adjacent), and whether it is closed. None without a box."""
     if "box" not in text:
         return None
     marks = [mark for mark in _BOX.finditer(text) if not _NOT.search(text[max(0, mark.start() - 30) : mark.start()])]
@@ -150,8 +150,8 @@ def _last_box(text: str) -> tuple[str, bool] | None:
 
 
 def _group(text: str, start: int) -> tuple[str, int]:
-    """(content, end) of the group in braces at `start`, or of the one character there; the end of a group without its
-    last brace lies behind the text."""
+    """The content and end of the group in braces at `start`, or of the single character there; the end of a group
+    without its closing brace is after the end of the text."""
     if text[start] != "{":
         return text[start], start + 1
     depth = 0
@@ -163,7 +163,7 @@ def _group(text: str, start: int) -> tuple[str, int]:
 
 
 def _unit_after(content: str, after: str) -> str:
-    """The unit behind a box with a number: "\\boxed{12} minutes" is no 12."""
+    """The unit after a box with a number: "\\boxed{12} minutes" is not 12."""
     if not re.search(r"\d\s*\}*\s*$", content):
         return ""
     unit = re.match(r"[\s$)\]]*(%|°|[^\W\d_]+(?:/[a-z]+)?)", plain(after))
@@ -171,14 +171,13 @@ def _unit_after(content: str, after: str) -> str:
 
 
 def answer_text(text: object) -> str:
-    """A free-text answer in its own wording, of a response or a ground truth: before it is normalised: what metrics of
-    text compare."""
+    """A free-text answer verbatim, of a response or a ground truth, before normalisation: the input of text metrics."""
     return without_prefix(final_answer(text).text)
 
 
 def allowed_answers(question: str, gt: str, task_type: str = "") -> dict[str, tuple[str, ...]]:
-    """Each allowed answer with the forms in which a response may begin with it; none of them is the beginning of
-    another. Empty where the kind of answer, which is the ground truth's or else the question's, is another one."""
+    """Each allowed answer with the forms in which a response may begin with it; none is a prefix of another. Empty if
+    the kind of answer (the ground truth's, else the question's) is neither yes/no nor letter."""
     expected = parse_expected(gt, question, task_type)
     kind = parse_answer("", question, task_type=task_type).kind if expected.status == "empty" else expected.kind
     if kind == "yes_no":
@@ -195,7 +194,7 @@ _ASKS_YES_NO = re.compile(r"\byes\s*(?:or|/|,)\s*no\b|\btrue\s*(?:or|/)\s*false\
 
 
 def kind_of(expected: str, question: str, task_type: str = "") -> str:
-    """The kind of answer that a ground truth asks for."""
+    """The kind of answer of a ground truth."""
     text = expected.strip()
     if task_type == DIRECTION_TASK and _direction(text, question):
         return "direction"
@@ -252,7 +251,7 @@ def _yes_no(text: str) -> Reading | None:
         return Reading(_polarity(last[1]))
     if _ASKS_YES_NO.search(text):
         return None
-    # "no" before a noun denies something else; it is an answer only where a clause ends.
+    # "no" before a noun negates something else; it is an answer only at the end of a clause.
     polarities = {
         _polarity(word[1])
         for word in _YES_NO_WORD.finditer(text)
@@ -283,7 +282,7 @@ _DIRECTION_WORD = re.compile(r"\b(" + "|".join(sorted(_DIRECTIONS, key=len, reve
 
 
 def _direction(text: str, question: str) -> Reading | None:
-    """left, right or straight: the only one named, the one after "answer", or that of the option chosen."""
+    """left, right or straight: the only one in the text, the one after "answer", or that of the chosen option."""
     named = [_DIRECTIONS[word[1].lower()] for word in _DIRECTION_WORD.finditer(text) if not _is_denied(text, word)]
     if len(set(named)) == 1:
         return Reading(named[0])
@@ -298,7 +297,7 @@ def _direction(text: str, question: str) -> Reading | None:
 
 
 def _find(kind: str, text: str, question: str, truth: str) -> Reading | None:
-    """What `text` answers, by the finder of its kind."""
+    """Parse `text` with the function of its kind."""
     if kind == "yes_no":
         return _yes_no(text)
     if kind == "letter":

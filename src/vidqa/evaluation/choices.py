@@ -1,8 +1,8 @@
 """Multiple choice: the options that a question lists, and the one that a response chooses, by its letter or its text.
 
-A letter counts where it stands as an answer: alone on the first or last line, at the start, after "the answer is", as
-"B is correct", or as the only option in brackets. A letter that is denied ("not A"), asked about, conditional, or one
-of several ("A or B") is no answer.
+A letter counts if it is in the position of an answer: alone on the first or last line, at the start, after "the answer
+is", as in "B is correct", or as the only option in brackets. A letter that is denied ("not A"), asked about,
+conditional, or one of several ("A or B") does not count.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import NamedTuple
 
 from vidqa.evaluation.text import normalise
 
-# "(A) left", "A. left", "A) left", "A: left", at the start or after a space. What stands before the letter is looked
-# at last, which is several times faster than to look at every place where an option could begin.
+# "(A) left", "A. left", "A) left", "A: left", at the start or after a space. The character before the letter is checked
+# last, which is several times faster than testing every position where an option could begin.
 _OPTION = re.compile(r"([A-Za-z])[).:](?<![^\s,;?(].[).:])\s*(?=\S)")
 _EDGES = " \t\r\n,;."
-_SECOND = re.compile(r"[Bb][).:]")  # the cheapest sign that there are no options
-# What follows the last option: a new line, or a sentence that tells how to answer.
+_SECOND = re.compile(r"[Bb][).:]")  # the fastest test that there are no options
+# The end of the last option: a new line, or a sentence with instructions for the answer.
 _INSTRUCTION = re.compile(r"\n|(?<=[.?!])\s+(?=(?:Please|Answer|Choose|Select|Pick|Respond|Reply|Give|Only|Output)\b)")
 
 
 def options_of(question: str) -> dict[str, str]:
-    """Letter -> text for options A, B, ... of `question`; empty unless at least A and B are there in order."""
+    """Letter -> text of options A, B, ... of `question`; empty unless at least A and B occur in order."""
     return _read_options(question) if _SECOND.search(question) else {}
 
 
@@ -60,7 +60,7 @@ ANSWER_WORD = (
     rf"(?:{ANSWER_NOUN}|\b(?:choose|chose|pick|select(?:ed|ion)?|go(?:ing)? with|went with|correct|final"
     r"|choisis|elijo|wähle|escolho|scelgo|выбираю)\b|应选|應選|故选|故選|选择|選擇|选|選(?!項))"
 )
-# What may stand between such a word and the answer.
+# Words and punctuation that may occur between such a word and the answer.
 LINK = (
     r"(?:[\s:=,\-]|\b(?:is|are|was|be|would|will|must|should|has|to|therefore|thus|then|clearly|definitely|indeed"
     r"|certainly|obviously|of\s+course|probably|most|likely|simply|just|only|actually|really|the|an?(?=\s+option)|option|choice"
@@ -85,7 +85,7 @@ _FOLDED = str.maketrans(
         "؟": "?",
     }
 )
-LONGEST_SENTENCE = 200  # characters before a mention that may deny it
+LONGEST_SENTENCE = 200  # characters before a mention that may contain its denial
 _ARROW = re.compile(r"[-=]+>")
 
 _LATIN = "A-Za-z0-9À-ÖØ-öø-ɏ"
@@ -155,20 +155,20 @@ _REASON = ("", "because", "since", "as", "for", "and", "or", "is", "but", "which
 
 
 class Reading(NamedTuple):
-    """`settled` when the answer stands complete at the start, so that a later cut cannot have changed it."""
+    """A parsed answer; `settled` if it is complete at the start, so that later truncation cannot have changed it."""
 
     answer: str
     settled: bool = False
 
 
 class Unclear(Exception):
-    """The response names several letters as its answer, or takes one back."""
+    """The response gives several letters as its answer, or retracts one."""
 
 
 def read_letter(text: str, options: dict[str, str]) -> Reading | None:
-    """The letter, settled where it also leads the response; None where no single option is clearly chosen.
+    """The chosen letter, settled if it also starts the response; None if no single option is clearly chosen.
 
-    `options` are the question's, by letter; empty where they are unknown.
+    `options` are the question's, by letter; empty if they are unknown.
     """
     text = _ARROW.sub(":", text.translate(_FOLDED)).strip()
     try:
@@ -199,19 +199,19 @@ def _chosen(text: str, options: dict[str, str]) -> Reading | None:
 
 
 def _alone(line: str, options: dict[str, str]) -> str | None:
-    """The letter that is all of a line."""
+    """The letter that is the whole line."""
     match = _ALONE.fullmatch(line)
     return _letter_of(match, options) if match else None
 
 
 def _last_sentence(text: str, options: dict[str, str]) -> str | None:
-    """The capital letter that is all of the last sentence, where no list ends with it."""
+    """The capital letter that is the whole last sentence, unless it ends a list."""
     match = re.search(rf"[^\s.][^\s][.!?]\s+[(\"']*([A-Z]){_EDGE}[)\"'.!]*$", text)
     return match[1] if match and not _is_list(text, options) else None
 
 
 def _leading(text: str, lines: list[str], options: dict[str, str]) -> str | None:
-    """The letter at the start, with more behind it: "B. the blue truck", "(B) because ..."."""
+    """The letter at the start with text after it: "B. the blue truck", "(B) because ..."."""
     match = _LEADS.match(lines[0])
     if match is None or _is_list(text, options) or not _is_answer(match, lines[0]):
         return None
@@ -232,13 +232,13 @@ def _leading(text: str, lines: list[str], options: dict[str, str]) -> str | None
 
 
 def _is_list(text: str, options: dict[str, str]) -> bool:
-    """Whether several options are gone through, so that the first of them is no answer."""
+    """Whether the text discusses several options in turn, so that the first of them is no answer."""
     marked = set(_MARK.findall(text))
     return len(marked & options.keys() if options else marked) > 1
 
 
 def _last_option(lines: list[str], options: dict[str, str]) -> str | None:
-    """The last line "B. the blue truck", where it does not end a list."""
+    """The letter of a last line "B. the blue truck", unless it ends a list."""
     match = _LEADS.match(lines[-1])
     if match is None or any(_MARK.match(line) for line in lines[:-1]) or not _is_answer(match, lines[-1]):
         return None
@@ -248,12 +248,12 @@ def _last_option(lines: list[str], options: dict[str, str]) -> str | None:
 
 
 def _cued(text: str, options: dict[str, str]) -> str | None:
-    """The letter after "the answer is", the last one said; else the only one that is called right."""
+    """The last letter after "the answer is"; else the only one that is called right."""
     answers, last_end = list[str](), 0
     for cue in _ANSWER_CUE.finditer(text):
         is_answer = "answer" in cue[0].lower()
         if is_answer and not _is_refused(cue, text) and _has_second(cue, text):
-            answers.append("")  # the last word may be that there are two
+            answers.append("")  # the last statement may be that two are right
         elif letter := _cued_letter(cue, text, options):
             answers.append(letter)
         else:
@@ -268,7 +268,7 @@ def _cued(text: str, options: dict[str, str]) -> str | None:
 
 
 def _cued_letter(cue: re.Match[str], text: str, options: dict[str, str]) -> str | None:
-    """The letter of a cue, where it is said of the answer: neither denied, nor one of several, nor an article."""
+    """The letter of a cue, if it refers to the answer: neither denied, nor one of several, nor an article."""
     if _is_refused(cue, text) or _has_second(cue, text):
         return None
     letter, wrapped = cue["letter"].upper(), bool(cue["open"].strip())
@@ -309,7 +309,7 @@ def _is_refused(match: re.Match[str], text: str) -> bool:
 
 
 def _has_second(match: re.Match[str], text: str) -> bool:
-    """Whether a second letter stands beside the mention as its equal: "A or B", "A, C", "A/B"."""
+    """Whether a second letter is coordinated with the mention: "A or B", "A, C", "A/B"."""
     end = match.end("close")
     second = _BOTH.match(text, end)
     if second and second["second"].islower() and match["letter"].isupper() and ")" not in second[0]:
@@ -323,7 +323,7 @@ def _has_second(match: re.Match[str], text: str) -> bool:
 
 
 def _letter_of(match: re.Match[str], options: dict[str, str]) -> str | None:
-    """The letter of a line; a small one must be an option, where the options are known."""
+    """The letter of a line; a lower-case letter must be an option, if the options are known."""
     letter = match["letter"].upper()
     return None if match["letter"].islower() and options and letter not in options else letter
 
@@ -333,7 +333,7 @@ def _begins(rest: str, option: str) -> bool:
 
 
 def _refuse_other_text(letter: str, rest: str, options: dict[str, str]) -> None:
-    """Raises Unclear for "B. the red car" where the red car is option A."""
+    """Raise Unclear for "B. the red car" if the red car is option A."""
     text = normalise(rest.split("\n", 1)[0])
     texts = {normalise(option): other for other, option in options.items()}
     if text and texts.get(text, letter) != letter:
@@ -347,12 +347,12 @@ _ANSWER_PREFIX = re.compile(
 
 
 def without_prefix(text: str) -> str:
-    """Without a leading "the answer is"."""
+    """Remove a leading "the answer is"."""
     return _ANSWER_PREFIX.sub("", text) if "nswer" in text else text
 
 
 def _named_option(text: str, options: dict[str, str]) -> str | None:
-    """The letter of the option whose text is the response, starts it, or alone is found in it."""
+    """The letter of the option whose text is the response, starts it, or is the only one that occurs in it."""
     answer = f" {normalise(without_prefix(text))} "
     texts = {letter: f" {normalise(option)} " for letter, option in options.items() if normalise(option)}
     if same := [letter for letter, option in texts.items() if option == answer]:
@@ -369,7 +369,7 @@ def _named_option(text: str, options: dict[str, str]) -> str | None:
 
 
 def _is_denied_text(text: str, option: str) -> bool:
-    """Whether some clause denies an option by its text: "it is not the red car"."""
+    """Whether a clause denies an option by its text: "it is not the red car"."""
     phrase = f" {normalise(option)} "
     for clause in re.split(r"[.,;:!?\n]", text):
         before, match, after = f" {normalise(clause)} ".partition(phrase)
@@ -379,7 +379,7 @@ def _is_denied_text(text: str, option: str) -> bool:
 
 
 def _only_option(text: str, options: dict[str, str]) -> str | None:
-    """The one letter after "option"; else the one in brackets, where no other option is named by its letter."""
+    """The one letter after "option"; else the one in brackets, if no other option is mentioned by its letter."""
     cues = list(_OPTION_CUE.finditer(text))
     if any(_has_second(cue, text) for cue in cues):
         return None

@@ -1,12 +1,12 @@
-"""Two evaluations of the same questions, compared question by question.
+"""Paired comparison of two evaluations of the same questions.
 
-Both models answered the same questions, so that what counts is where they differ: questions that the second one has
-fixed, and those that it has broken. Questions about one video stand or fall together; videos are what is drawn again in
-an interval, and what is turned around in a test.
+Both models answered the same questions, so only the questions with different correctness count: those that the second
+model fixed, and those that it broke. Correctness is correlated among questions about one video: the bootstrap interval
+resamples videos, and the permutation test flips the signs of videos.
 
-The drop gate asks whether the second one has lost more accuracy than it may, overall or in a large slice. There the
-accuracies themselves decide. An interval says beside them how sure that is, and how many questions would tell such a
-loss from none: those with which the interval is so narrow that four of five evaluations of a model that has lost it
+The drop gate asks whether the second model lost more accuracy than allowed, overall or in a large slice. It decides by
+the accuracies themselves. The interval beside them shows the uncertainty, and `needed` is the number of questions to
+detect such a loss: with that many, the interval is so narrow that four of five evaluations of a model with this loss
 would show it.
 """
 
@@ -31,12 +31,12 @@ from vidqa.evaluation.results import Item, compare_recipes, groups, question_of,
 
 SCHEMA = "vidqa.comparison.v1"
 SEED = 1
-DRAWS = 10_000  # of an interval, and of a test
-AT_ONCE = 1 << 22  # videos that are drawn in one array
+DRAWS = 10_000  # resamples of an interval, and sign flips of a test
+AT_ONCE = 1 << 22  # resampled videos in one array
 LEVEL = 0.05
 UNKNOWN = "make sure that frames, prompts and generation settings were equal, or evaluate both with scripts/launch.py"
-LEAST = 50  # questions of a slice that the drop gate judges
-# Of the half width of a 95 % interval, for a difference to lie outside of it four times of five (80 % power).
+LEAST = 50  # questions of the smallest slice in the drop gate
+# A difference of this many half widths of a 95 % interval is outside of it four times of five (80 % power).
 SURE = (1.95996 + 0.84162) / 1.95996
 Pair = tuple[Item, Item]
 Side = dict[str, Any]
@@ -44,12 +44,12 @@ Side = dict[str, Any]
 
 @dataclass(frozen=True)
 class Difference:
-    """The second accuracy minus the first, over `n` questions about `n_videos` videos (a question without media is a
-    video of its own).
+    """The second accuracy minus the first, over `n` questions about `n_videos` videos (a question without media is its
+    own video).
 
-    `ci95` is the interval of the difference by bootstrap of videos. `p_value` is that of a test that turns videos
-    around: how often a difference as large would come about if the two models were alike; `p_corrected` is Holm's, for
-    as many slices as were looked at. `mcnemar_p` is McNemar's exact test, which takes every question as independent.
+    `ci95` is the interval of the difference by bootstrap over videos. `p_value` is that of a sign-flip test over
+    videos: the probability of a difference at least as large if the two models were equal; `p_corrected` is Holm's
+    correction for all compared slices. `mcnemar_p` is McNemar's exact test, which assumes independent questions.
     """
 
     n: int
@@ -67,7 +67,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """better, worse, or not told apart: both the interval and the test must say so."""
+        """better, worse, or not told apart: both the interval and the test must be significant."""
         if self.p_corrected >= LEVEL or self.ci95[0] <= 0 <= self.ci95[1]:
             return "not told apart"
         return "better" if self.difference > 0 else "worse"
@@ -77,7 +77,7 @@ class Difference:
 
 
 def side_of(items: Sequence[Item]) -> Side:
-    """One evaluation of at least one item: the majority-class baseline, and counts of answers that cannot be judged."""
+    """Facts of one evaluation of at least one item: majority-class baseline, and counts of unreadable answers."""
     status = Counter(item["parse_status"] for item in items)
     counts = {name: status[name] for name in UNANSWERED}
     return {"n": len(items), "majority_accuracy": majority(items)["majority_accuracy"], **counts}
@@ -85,7 +85,7 @@ def side_of(items: Sequence[Item]) -> Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two evaluations, the whole difference, that of every slice, and the questions that changed sides."""
+    """Two evaluations, the overall difference, that of every slice, and the questions whose correctness changed."""
 
     folders: tuple[str, str]
     whole: Difference
@@ -99,7 +99,7 @@ class Comparison:
 
     @property
     def sentence(self) -> str:
-        """The verdict with what it must not be read without: "better, but only because more answers can be read"."""
+        """The verdict with its reservations: "better, but only because more answers can be read"."""
         shorts = [reservation.partition(":")[0] for reservation in self.reservations]
         return f"{self.whole.verdict}, but {' and '.join(shorts)}" if shorts else self.whole.verdict
 
@@ -121,9 +121,9 @@ class Comparison:
 
 
 def compare(before: Path, after: Path, by: str = "kind") -> Comparison:
-    """Compare the results of two evaluation folders, by the item's field `by`.
+    """Compare the results of two evaluation folders, with slices by the item's field `by`.
 
-    Raises COMPARISON_UNEQUAL where the scores were made in different ways or are of other questions, and the problems
+    Raises COMPARISON_UNEQUAL if the scores were made with different recipes or are of other questions, and the problems
     of results that cannot be read.
     """
     evaluations = [read_evaluation(place) for place in (before, after)]
@@ -151,7 +151,7 @@ def compare(before: Path, after: Path, by: str = "kind") -> Comparison:
 
 
 def _reservations(whole: Difference, pairs: Sequence[Pair], fixed: Sequence[Pair], broken: Sequence[Pair]) -> list[str]:
-    """Why the verdict may say little about the model."""
+    """Reasons why the verdict may say little about the model."""
     answered = [pair for pair in pairs if all(item["parse_status"] == "parsed" for item in pair)]
     among_answered = difference(answered).verdict if answered else "not told apart"
     changed = [a for a, _ in fixed] if whole.difference > 0 else [b for _, b in broken]
@@ -160,7 +160,7 @@ def _reservations(whole: Difference, pairs: Sequence[Pair], fixed: Sequence[Pair
 
 
 def unread_answers(changed: Sequence[Item], verdict: str, answered_verdict: str) -> list[str]:
-    """A reservation where a verdict rests on answers that can be judged on one side only.
+    """A reservation if a verdict depends on questions that only one model answered in a readable form.
 
     `changed` are the fixed questions as answered before, or the broken ones as answered after; `answered_verdict` is
     the verdict over the questions that both models answered.
@@ -181,7 +181,7 @@ def unread_answers(changed: Sequence[Item], verdict: str, answered_verdict: str)
 
 
 def trivial(after: Sequence[Item], accuracy: float, verdict: str) -> list[str]:
-    """Reservations where a model without understanding would reach the better score."""
+    """Reservations if a baseline without understanding would reach the better score."""
     if verdict != "better":
         return []
     reservations = []
@@ -200,7 +200,7 @@ def trivial(after: Sequence[Item], accuracy: float, verdict: str) -> list[str]:
 
 
 def _recipe_problems(before: Path, after: Path) -> list[Problem]:
-    """Raises COMPARISON_UNEQUAL. A warning where nobody knows how the scores were made."""
+    """Check that the recipes are comparable. Raises COMPARISON_UNEQUAL. A warning if neither score has a recipe."""
     recipes = [_recipe(place) for place in (before, after)]
     if not any(recipes):
         return [COMPARISON_UNEQUAL.at(after, "neither of the two has a recipe.json", UNKNOWN, severity="warning")]
@@ -215,7 +215,7 @@ def _recipe_problems(before: Path, after: Path) -> list[Problem]:
 
 def _recipe(place: Path) -> dict[str, Any]:
     """The recipe in a folder or beside its results, without the rules for answers: both sides are judged again. Raises
-    COMPARISON_UNEQUAL where parts of one evaluation were made in different ways."""
+    COMPARISON_UNEQUAL if parts of one evaluation were made with different recipes."""
     folders = dict.fromkeys(
         [place if place.is_dir() else place.parent, *(path.parent for path in results_files(place))]
     )
@@ -232,7 +232,7 @@ def _recipe(place: Path) -> dict[str, Any]:
 
 
 def paired(before: Sequence[Item], after: Sequence[Item], where: str) -> list[Pair]:
-    """Items of the same question, in the order of `before`. Raises COMPARISON_UNEQUAL."""
+    """Pairs of items of the same question, in the order of `before`. Raises COMPARISON_UNEQUAL."""
     first, second = ({question_of(item): item for item in items} for items in (before, after))
     twice = len(before) - len(first) + len(after) - len(second)
     only = len(first.keys() - second.keys()), len(second.keys() - first.keys())
@@ -247,7 +247,7 @@ def paired(before: Sequence[Item], after: Sequence[Item], where: str) -> list[Pa
 
 
 def difference(pairs: Sequence[Pair], name: str = "") -> Difference:
-    """What the second model has changed over some questions."""
+    """The difference between the models over some questions."""
     before, after = ([bool(pair[side]["correct"]) for pair in pairs] for side in (0, 1))
     names = video_clusters(a["video_id"] for a, _ in pairs)
     videos = {name: at for at, name in enumerate(dict.fromkeys(names))}
@@ -273,7 +273,7 @@ def difference(pairs: Sequence[Pair], name: str = "") -> Difference:
 
 
 def bootstrap(sums: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
-    """The 95 % percentile interval of sum(sums) / sum(counts), videos drawn with replacement."""
+    """The 95 % percentile interval of sum(sums) / sum(counts), with videos resampled with replacement."""
     random = np.random.default_rng(SEED)
     draws: list[np.ndarray] = []
     for size in _chunks(len(sums)):
@@ -284,7 +284,7 @@ def bootstrap(sums: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
 
 
 def sign_flip_p(sums: np.ndarray) -> float:
-    """The two-sided p-value of a sum over videos, each of which could as well have the other sign."""
+    """The two-sided p-value of a sum over videos under random sign flips."""
     moved = np.abs(sums[sums != 0])
     if not len(moved):
         return 1.0
@@ -301,14 +301,14 @@ def _chunks(width: int) -> list[int]:
 
 
 def mcnemar_p(fixed: int, broken: int) -> float:
-    """McNemar's exact two-sided test: of fixed + broken questions, either is as likely if the models are alike."""
+    """McNemar's exact two-sided p-value: under its null hypothesis, fixed and broken are equally likely."""
     from scipy.special import bdtr
 
     return round(min(1.0, 2 * float(bdtr(min(fixed, broken), fixed + broken, 0.5))), 6)
 
 
 def corrected(slices: Sequence[Difference]) -> list[Difference]:
-    """Slices with Holm's correction: among many, some differ by chance."""
+    """Slices with Holm's correction for multiple comparisons."""
     order = sorted(range(len(slices)), key=lambda at: slices[at].p_value)
     products = [min(1.0, slices[at].p_value * (len(slices) - rank)) for rank, at in enumerate(order)]
     values = dict(zip(order, accumulate(products, max), strict=True))
@@ -320,9 +320,9 @@ def corrected(slices: Sequence[Difference]) -> list[Difference]:
 
 @dataclass(frozen=True)
 class Drop:
-    """Points of accuracy that were lost in a slice, "overall" for all questions, with their 95 % interval; negative
-    ones were gained. `needed` are the questions that would tell the largest loss allowed from none; None where no
-    question changed sides, or where none may be lost."""
+    """Points of accuracy lost in a slice ("overall" for all questions), with their 95 % interval; negative for a gain.
+    `needed` is the number of questions to detect the largest allowed loss; None if no question changed correctness, or
+    if no loss is allowed."""
 
     name: str
     n: int
@@ -334,7 +334,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class DropGate:
-    """`drops` are those of all questions and of slices with at least LEAST; `small` counts the other slices."""
+    """The drop gate's result: drops of all questions and of slices of at least LEAST; `small` counts the others."""
 
     max_drop: float
     drops: Sequence[Drop]
@@ -346,7 +346,7 @@ class DropGate:
 
     @property
     def lines(self) -> list[str]:
-        """For a person: the verdict, a line for all questions and one for each slice that lost too much."""
+        """Lines of text: the verdict, one line for all questions and one for each slice that lost too much."""
         verdict = "more is lost than" if self.failed else "no more is lost than"
         judged = f"{len(self.drops) - 1} slices with at least {LEAST} questions judged, {self.small} smaller ones not"
         shown = [self.drops[0], *(drop for drop in self.failed if drop is not self.drops[0])]
@@ -365,7 +365,7 @@ class DropGate:
 
 
 def judge_drop(comparison: Comparison, max_drop: float) -> DropGate:
-    """Judge a comparison by the largest loss allowed, in points (hundredths of the accuracy)."""
+    """Judge a comparison by the largest allowed loss, in points (hundredths of the accuracy)."""
     large = [part for part in comparison.slices if part.n >= LEAST]
     drops = [_drop(comparison.whole, "overall", max_drop), *(_drop(part, part.name, max_drop) for part in large)]
     return DropGate(max_drop, drops, len(comparison.slices) - len(large))

@@ -1,8 +1,8 @@
-"""Answers as Cosmos-Reason1's benchmark reads and counts them, for scores that stand beside its published ones.
+"""Scoring by the rules of Cosmos-Reason1's benchmark, for comparison with its published scores.
 
-Of a question with options the first capital letter is the answer, wherever it stands; where the question asks for an
-<answer>, only what stands in it counts. An open question is right if the texts are equal but for case. Our own rules
-(`answers.py`) read more carefully, so that the two scores of one model differ.
+The answer to a question with options is the first capital letter anywhere; if the question asks for an <answer> tag,
+only the content of the tag counts. An open question is right if the texts are equal ignoring case. Our own rules
+(`answers.py`) parse more carefully, so the two scores of one model differ.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from vidqa.evaluation.choices import options_of
 from vidqa.evaluation.results import Item
 
 PROTOCOL = "cosmos-reason1"
-RETRY_TEMPERATURE_STEP = 0.05  # added to the temperature by each retry of an empty answer
-RETRY_TOKENS_STEP = 256  # added to max_tokens by each retry
+RETRY_TEMPERATURE_STEP = 0.05  # added to the temperature at each retry of an empty answer
+RETRY_TOKENS_STEP = 256  # added to max_tokens at each retry
 TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 THINKING = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 ONE_LETTER = re.compile(r"[A-Z]")
 
 
 def protocol_answer(response: str | None, question: str, gt: str) -> str:
-    """The answer in a response; empty where there is none, which is when the benchmark asks again."""
+    """The answer in a response; empty if there is none, in which case the benchmark asks again."""
     text = response or ""
     if "<answer>" in question:
         tagged = TAGGED.search(text)
@@ -42,21 +42,21 @@ def is_lettered(question: str, gt: str) -> bool:
 
 
 def protocol_correct(answer: str, gt: str) -> bool:
-    """Equal but for case; no answer is never right."""
+    """Whether answer and ground truth are equal ignoring case; an empty answer is never right."""
     return answer != "" and answer.strip().casefold() == gt.strip().casefold()
 
 
 def reasoning_of(response: str | None) -> str:
-    """What stands between the tags of thinking."""
+    """The text between the thinking tags."""
     thinking = THINKING.search(response or "")
     return thinking[1].strip() if thinking else ""
 
 
 def protocol_scores(items: Sequence[Item]) -> dict[str, Any]:
-    """The benchmark's accuracy of results with an expected answer, also of lettered and open questions alone.
+    """The benchmark's accuracy over results with an expected answer, overall and for lettered and open questions.
 
     A sample that was not answered, or whose video could not be decoded, counts as wrong. `accuracy_ci95` is 0..1, with
-    questions about one video taken together.
+    questions clustered by video.
     """
     items = [item for item in items if item["gt"]]
     lettered = [is_lettered(item["question"], item["gt"]) for item in items]

@@ -25,12 +25,12 @@ from vidqa.evaluation.results import Item, groups, judged
 from vidqa.evaluation.text import rouge_l, token_f1
 
 SCHEMA = "vidqa.metrics.v1"
-# Of answers and expected answers: by the score's name, one value for each pair.
+# Takes answers and expected answers; returns one value per pair for each score name.
 Measure = Callable[[Sequence[str], Sequence[str]], Mapping[str, Sequence[float]]]
-# Columns after the classes: a parsed answer that is none of them, and what is no answer.
+# Columns after the classes: a parsed answer that is not one of them, and three statuses without an answer.
 FURTHER = ("other", "unparsed", "truncated", "empty")
 MOST_CLASSES = 12
-SHOWN = 40  # kinds of questions on the terminal
+SHOWN = 40  # most kinds of questions in terminal output
 
 
 def score(
@@ -40,11 +40,11 @@ def score(
     text_metrics: Sequence[str] = ("bleu", "rouge"),
     measures: Mapping[str, Measure] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The content of metrics.json: JSON-serialisable, the same for the same items. `measures` compute those of
-    `text_metrics` that need a second model, by the metric's name.
+    """The content of metrics.json: JSON-serialisable and deterministic. `measures` compute those of `text_metrics` that
+    need a second model, by the metric's name.
 
-    Shares are 0..1 and null where their denominator is 0; BLEU is 0..100. Unparsed, truncated and empty answers count
-    in every denominator and are never counted as a wrong class. Items without `parse_status` are judged first.
+    Ratios are 0..1 and null if their denominator is 0; BLEU is 0..100. Unparsed, truncated and empty answers count in
+    every denominator and never as a wrong class. Items without `parse_status` are judged first.
     """
     items = [item if "parse_status" in item and "answer_kind" in item else judged(item, task_type) for item in items]
     with_truth = [item for item in items if item["correct"] is not None]
@@ -101,7 +101,7 @@ def score_text(metrics: dict[str, Any]) -> str:
 
 
 def task_problems(where: str, task_type: str, expected: Sequence[tuple[str, str]]) -> list[Problem]:
-    """A warning where the task of directions is chosen for answers of another kind; `expected` has their questions."""
+    """A warning if the task of directions is selected for answers of another kind; `expected` has their questions."""
     if task_type != DIRECTION_TASK:
         return []
     others = [gt for gt, question in expected if parse_expected(gt, question, task_type).kind != "direction"]
@@ -112,7 +112,7 @@ def task_problems(where: str, task_type: str, expected: Sequence[tuple[str, str]
 
 
 def metric_problems(names: Sequence[str], measures: Collection[str] = ()) -> list[Problem]:
-    """A warning for each metric that cannot be computed here. `measures` are those whose second model is here."""
+    """A warning for each metric that cannot be computed. `measures` are those whose second model is available."""
     problems = []
     for name in names:
         if name in measures:
@@ -130,7 +130,7 @@ def metric_problems(names: Sequence[str], measures: Collection[str] = ()) -> lis
 
 
 def yes_no_table(items: Sequence[Item]) -> dict[str, Any]:
-    """Binary metrics with "yes" as the positive class; unanswered ones lower recall and accuracy, not precision."""
+    """Binary metrics with "yes" as the positive class; no answer lowers recall and accuracy, not precision."""
     pairs = Counter((item["parsed_gt"], item["parsed_response"] or "") for item in items)
     tp, fn, fp, tn = (pairs[gt, predicted] for gt in ("yes", "no") for predicted in ("yes", "no"))
     yes, no = _count(items, "parsed_gt", "yes"), _count(items, "parsed_gt", "no")
@@ -151,16 +151,16 @@ def yes_no_table(items: Sequence[Item]) -> dict[str, Any]:
 
 
 def confusion(items: Sequence[Item], classes: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Rows are expected classes; columns the same classes, then "other", "unparsed", "truncated", "empty".
+    """The confusion matrix: rows are expected classes; columns the same and "other", "unparsed", "truncated", "empty".
 
-    None where the answers are not classes: fewer than 2 or more than MOST_CLASSES different expected answers, or
-    fewer than two samples per class.
+    None if the answers are not classes: fewer than 2 or more than MOST_CLASSES different expected answers, or fewer
+    than two samples per class.
     """
     if classes is None:
         classes = sorted({item["parsed_gt"] for item in items})
         if not 2 <= len(classes) <= MOST_CLASSES or len(items) < 2 * len(classes):
             return None
-    # By position: an expected answer may have the name of a further column ("empty", of a shelf).
+    # By position: an expected answer may be equal to the name of a further column ("empty", of a shelf).
     columns, numbers = (*classes, *FURTHER), range(len(classes))
     cells = Counter((item["parsed_gt"], _column(item, classes)) for item in items)
     matrix = [[cells[row, number] for number in range(len(columns))] for row in classes]
@@ -190,8 +190,8 @@ def _column(item: Item, classes: Sequence[str]) -> int:
 def _text_table(
     items: Sequence[Item], threshold: float, metrics: Sequence[str], measures: Mapping[str, Measure]
 ) -> dict[str, Any]:
-    """Free-text answers, both sides read alike (without thinking and tags). Exact match and token F1 are on normalised
-    text, BLEU and ROUGE-L on the answer's own wording."""
+    """Metrics of free-text answers; responses and ground truths are preprocessed alike (without thinking and tags).
+    Exact match and token F1 are on normalised text, BLEU and ROUGE-L on the original wording."""
     predicted = [_predicted_text(item) for item in items]
     truth = [answer_text(item["gt"]) for item in items]
     table: dict[str, Any] = {
@@ -219,7 +219,7 @@ def _bleu_library() -> Any:
 
 
 def _predicted_text(item: Item) -> str:
-    """The answer as given; empty where it was truncated, so that half an answer earns nothing."""
+    """The answer of a response; empty unless it was parsed, so that a truncated answer scores nothing."""
     return answer_text(item["response"]) if item["parse_status"] == "parsed" else ""
 
 
@@ -273,6 +273,6 @@ def _class_scores(hits: int, predicted: int, actual: int) -> dict[str, float | N
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """The mean of those that there are; None without any."""
+    """The mean of the values that are not None; None without any."""
     present = [value for value in values if value is not None]
     return round(fmean(present), 6) if present else None

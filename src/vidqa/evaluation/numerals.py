@@ -1,4 +1,4 @@
-"""Numbers as they are written: digits with separators, fractions and powers, and English number words."""
+"""Parsing of written numbers: digits with separators, fractions and powers, and English number words."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SCIENTIFIC = re.compile(r"(?:\s?[×x*·]\s?10\s?\^\s?\{?\(?|[eE])([-+−]?[0-9]
 
 
 class Numeral(NamedTuple):
-    """A number in a text; `value` is None where it cannot be read for certain ("1,2,3", "3/4/2020", "two third")."""
+    """A number in a text; `value` is None if it is ambiguous ("1,2,3", "3/4/2020", "two third")."""
 
     start: int
     end: int
@@ -54,7 +54,7 @@ class Numeral(NamedTuple):
 
 
 def numeral_at(text: str, match: re.Match[str]) -> Numeral | None:
-    """The numeral that begins with a match of TOKEN, as long as it goes; None for what is no number ("third car")."""
+    """The longest numeral that begins with a match of TOKEN; None if it is not a number ("third car")."""
     return _digits(text, match) if match["digits"] else _words(text, match)
 
 
@@ -91,7 +91,7 @@ def _ratio(value: Fraction, over: str) -> Fraction | None:
 
 
 def _literal(written: str) -> Fraction | None:
-    """The value of digits with separators: "1,250", "1.250,5", "1 250", "3,5"; None where they fit no way to write."""
+    """The value of digits with separators: "1,250", "1.250,5", "1 250", "3,5"; None if they fit no number format."""
     if len(written) > MOST_DIGITS:
         return None
     marks = re.sub(r"[0-9]", "", written)
@@ -107,7 +107,7 @@ def _literal(written: str) -> Fraction | None:
 
 
 def _decimal_mark(written: str, marks: str) -> str:
-    """The mark before the decimals, or "". One comma before three digits separates thousands."""
+    """The decimal mark, or "". One comma before three digits separates thousands."""
     if len(set(marks)) == 2 and marks[-1] in ".," and marks.count(marks[-1]) == 1:
         return marks[-1]
     if marks == ".":
@@ -136,7 +136,7 @@ def _words(text: str, match: re.Match[str]) -> Numeral | None:
 
 
 def _part(text: str, start: int, end: int, word: str, previous: str) -> Numeral | None:
-    """ "half", "a third of": a fraction without a number before it; "the third car" is none."""
+    """Parse "half", "a third of": a fraction without a number before it, but not "the third car"."""
     is_known = previous in ("", "a", "an", "is", "are", "about", "only", "exactly", "minus", "negative")
     if word in _PLURAL or not (is_known or (word == "half" and re.match(r"\s+an?\s", text[end : end + 60]))):
         return None
@@ -152,7 +152,7 @@ def _part(text: str, start: int, end: int, word: str, previous: str) -> Numeral 
 
 
 def _is_pronoun(text: str, start: int, end: int, previous: str) -> bool:
-    """Whether "one" stands for a thing: "the red one", "no one", "one another"."""
+    """Whether "one" is a pronoun: "the red one", "no one", "one another"."""
     if re.match(
         r"[\s-]+(?:half|third|quarter|fourth|fifth|hundred|thousand|million|dozen|point)\b", text[end : end + 60], re.I
     ):
@@ -170,9 +170,9 @@ def _ends(text: str, end: int) -> bool:
 
 
 def _cardinal(text: str, start: int, end: int, word: str) -> Numeral | None:
-    """ "twenty-one", "one hundred and five", "three point five", "two and a half", "two thirds"."""
+    """Parse "twenty-one", "one hundred and five", "three point five", "two and a half", "two thirds"."""
     total, run = 0, _SMALL[word]
-    last = run  # how large the next word may be: ones follow tens, anything follows a scale
+    last = run  # bounds the next word: ones follow tens, anything follows a scale
     while step := _next(text, end, (*_SMALL, "hundred", "thousand", "million", "billion", "dozen")):
         following, joined, at = step
         if following in _SCALES:
@@ -193,7 +193,7 @@ def _cardinal(text: str, start: int, end: int, word: str) -> Numeral | None:
 
 
 def _room(last: int) -> int:
-    """The next word of a number is smaller than this."""
+    """The exclusive upper bound of the next word of a number."""
     return 10 if 20 <= last < 100 else 100 if last == 100 else 1000 if last == 1000 else 0
 
 
@@ -202,7 +202,7 @@ def _with_scale(total: int, run: int, scale: int) -> tuple[int, int]:
 
 
 def _next(text: str, end: int, words: Sequence[str]) -> tuple[str, str, int] | None:
-    """(the next word where it is one of `words`, " " or "and", its end)."""
+    """The next word if it is one of `words`, the separator (" " or "and"), and the end of the word."""
     join = re.match(r"(\s+and\s+|[\s-]+)([A-Za-z]+)\b", text[end : end + 40], re.IGNORECASE)
     if join is None or join[2].lower() not in words:
         return None
@@ -210,7 +210,7 @@ def _next(text: str, end: int, words: Sequence[str]) -> tuple[str, str, int] | N
 
 
 def _scaled(text: str, start: int, end: int, value: Fraction | None, *, is_word: bool) -> Numeral | None:
-    """With the words that change a value: "1.5 million", "two thirds", "2 and a half"."""
+    """Apply the following words that change a value: "1.5 million", "two thirds", "2 and a half"."""
     if (step := _next(text, end, tuple(_SCALES))) and step[1] == " " and value is not None:
         value, end = value * _SCALES[step[0]], step[2]
     if (step := _next(text, end, tuple(_PARTS))) and step[1] == " " and value is not None:

@@ -1,9 +1,9 @@
-"""report.html of an evaluation and the page of a comparison: scores and, with frames of their videos, what went wrong.
+"""report.html of an evaluation and the page of a comparison: scores, and failures with frames of their videos.
 
     python -m vidqa.evaluation.pages RUN_FOLDER        writes report.html of reinforcement learning
 
-Each page is one file that needs no network. Everything that came from a model or a user is escaped and bounded, and a
-content policy lets only the page's own script run.
+Each page is one file that needs no network. All text from a model or a user is escaped and bounded, and a content
+policy lets only the page's own script run.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from vidqa.evaluation.results import Item
 from vidqa.evaluation.text import as_text
 from vidqa.evaluation.thumbnails import card_frames, poster_frames
 
-FAILURES = 200  # of an evaluation, shown with frames; the others follow as rows
-ROWS = 2000  # failures shown as rows; the results file has all
-CHANGES = 60  # questions of each side of a comparison that are shown with frames
-FRAMES = 4  # of each of these
+FAILURES = 200  # failures with frames; the others follow as rows
+ROWS = 2000  # failures as rows; the results file has all
+CHANGES = 60  # questions with frames for each side of a comparison
+FRAMES = 4  # frames of each of these
 SHOWN = 1500  # characters of one text
-SLICES = 20  # of a comparison, on the terminal
+SLICES = 20  # slices of a comparison in terminal output
 Posters = Callable[[Item], list[bytes]]
 
 
@@ -46,9 +46,9 @@ def write_report(
 ) -> None:
     """Write the report.
 
-    The page names `run_dir`, the folder with the results, and says how long answering `took`. `metrics` is what
-    `score(items)` gave. `posters(item)` gives JPEG or PNG images of the item's video; a ProblemError from it is shown
-    in the card instead.
+    The page names `run_dir`, the folder with the results, and the duration of answering, `took`. `metrics` is the
+    result of `score(items)`. `posters(item)` returns JPEG or PNG images of the item's video; a ProblemError from it is
+    shown in the card instead.
     """
     failures = [item for item in items if item["correct"] is False]
     html = page(
@@ -70,7 +70,7 @@ def write_report(
 
 
 def _failure_cards(failures: Sequence[Item], posters: Posters) -> list[dict[str, Any]]:
-    """The failures with their frames; questions about one video share one decoding."""
+    """The cards of failures with their frames; questions about one video share one decoding."""
     images: dict[str, dict[str, Any]] = {}
     for item in failures:
         name = as_text(item["video_id"])
@@ -80,7 +80,7 @@ def _failure_cards(failures: Sequence[Item], posters: Posters) -> list[dict[str,
 
 
 def _failure(item: Item) -> dict[str, Any]:
-    """What the page shows of one failure."""
+    """The texts of one failure for the page."""
     names = ("video_id", "sample_id", "kind", "question", "response", "gt", "parsed_response", "parsed_gt")
     texts = {name: _bounded(item[name]) for name in names}
     return {**texts, "error": _error(item), "finish_reason": as_text(item["finish_reason"])}
@@ -104,7 +104,7 @@ def _shade(count: int, total: int) -> str:
 
 
 def comparison_page(comparison: Comparison, gate: DropGate | None = None) -> str:
-    """HTML of the difference with its interval, slices, and what was broken and fixed."""
+    """HTML of the difference with its interval, the slices, and the broken and fixed questions."""
     sides = [
         ("Broken", comparison.broken, "wrong now, right before"),
         ("Fixed", comparison.fixed, "right now, wrong before"),
@@ -120,7 +120,7 @@ def comparison_page(comparison: Comparison, gate: DropGate | None = None) -> str
 
 
 def _change_cards(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
-    """The card of each question; those about one video share one decoding."""
+    """A card for each question; those about one video share one decoding."""
     frames = cache(lambda video: card_frames(video, FRAMES))
     cards = []
     for before, after in pairs:
@@ -131,7 +131,7 @@ def _change_cards(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
 
 
 def comparison_text(comparison: Comparison, gate: DropGate | None = None) -> str:
-    """The difference, and the slices that stand out or are largest, for a terminal."""
+    """Terminal text with the difference, and the slices that are significant or largest."""
     whole = comparison.whole
     lines = [
         f"{comparison.sentence}: {percent(whole.before)} -> {percent(whole.after)}, {_interval(whole)}",
@@ -158,7 +158,7 @@ def _side(side: Side) -> str:
 
 
 def points(value: float) -> str:
-    """A difference of shares in percentage points."""
+    """Format a difference of shares in percentage points."""
     return f"{100 * value:+.1f}".replace("-", "−")
 
 
@@ -175,7 +175,7 @@ def _interval(difference: Difference) -> str:
 
 
 def posters(line: dict[str, Any]) -> list[bytes]:
-    """JPEG of the frames that a line of a rollouts file names, for the page of any training. Raises
+    """JPEG images of the frames that a line of a rollouts file lists, for the page of a training. Raises
     MEDIA_UNREADABLE."""
     media = line.get("media") or ()  # older files have none
     return [jpeg for medium in media for jpeg in poster_frames(medium["path"], medium["member"], medium["frames"])]

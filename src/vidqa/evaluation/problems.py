@@ -55,7 +55,7 @@ COMPARISON_WORSE = Code(
     "many questions as the message names.",
 )
 
-# Of rewards and the questions that they are for.
+# Problems of rewards and of the questions for them.
 REWARD_REFERENCE = Code(
     "REWARD_REFERENCE",
     "The reference answer of a question gives no reward to any completion.",

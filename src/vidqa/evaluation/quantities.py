@@ -1,4 +1,4 @@
-"""Numbers in answers: their value, whatever they are written as, and the units that change what a number means."""
+"""Numbers in answers: their value in any notation, and the units that change a number's meaning."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ALIASES = {
     "pounds": "lb lbs pound",
     "litres": "liter liters litre",
 }
-MOST_DIGITS = 2000  # of a number: more than a power of a written one has
+MOST_DIGITS = 2000  # of a number; powers in answers have fewer
 UNITS = {alias: unit for unit, aliases in _ALIASES.items() for alias in (unit, *aliases.split())}
 _COMPOUND = (
     (re.compile(r"\b(?:km|kilomet(?:er|re)s?)\s*(?:per|an|/)\s*(?:hour|hr|h)\b", re.IGNORECASE), "km/h"),
@@ -94,7 +94,7 @@ _CLAUSE_END = re.compile(rf"[.:;,\n(]|\s[{_DASHES}]\s")
 
 
 class Quantity(NamedTuple):
-    """A number in a text, in canonical form with a unit that nobody named; `value` is None where it is not certain."""
+    """A number in a text, in canonical form with its unit unless expected; `value` is None if it is ambiguous."""
 
     start: int
     end: int
@@ -102,7 +102,7 @@ class Quantity(NamedTuple):
 
 
 def is_number(expected: str) -> bool:
-    """Whether an expected answer is one number, alone or with a unit that is known here."""
+    """Whether an expected answer is one number, alone or with a known unit."""
     text = expected.strip()
     if len(text) > 60 or not TOKEN.search(prepared := _prepared(text)):
         return False
@@ -116,9 +116,9 @@ def is_number(expected: str) -> bool:
 
 
 def parse_number(text: str, units: frozenset[str]) -> str | None:
-    """The one number that `text` gives, as shortest decimal or as fraction; None when there is none or several compete.
+    """The one number in `text`, as shortest decimal or as fraction; None if there is none or several compete.
 
-    A unit outside `units` (those the question or the expected answer names) stays in the answer: "12 minutes".
+    A unit outside `units` (those in the question or the expected answer) stays in the answer: "12 minutes".
     """
     text = _prepared(text)
     numbers = _quantities(text, units)
@@ -137,7 +137,7 @@ def parse_number(text: str, units: frozenset[str]) -> str | None:
 
 
 def _prepared(text: str) -> str:
-    """The text with one way to write signs, digits and units of two words."""
+    """The text with normalised signs, digits and units of two words."""
     if not text.isascii():
         text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text.translate(_SIGNS))
     if len(_LISTED.findall(text)) > 1:
@@ -148,7 +148,7 @@ def _prepared(text: str) -> str:
 
 
 def _line(text: str, numbers: list[Quantity], is_first: bool) -> str | None:
-    """The number that is all of the first or of the last line."""
+    """The number that is the whole first or last line."""
     start, end = (0, text.find("\n")) if is_first else (text.rfind("\n") + 1, len(text))
     inside = [number for number in numbers if start <= number.start < end]
     if "\n" not in text or len(inside) != 1:
@@ -158,12 +158,12 @@ def _line(text: str, numbers: list[Quantity], is_first: bool) -> str | None:
 
 
 def _is_joined(text: str, numbers: list[Quantity], at: int) -> bool:
-    """Whether the next number stands beside this one as its equal: "3 or 4", "3-4", "3, 4"."""
+    """Whether the next number is coordinated with this one: "3 or 4", "3-4", "3, 4"."""
     return at + 1 < len(numbers) and _JOINED.fullmatch(text[numbers[at].end : numbers[at + 1].start]) is not None
 
 
 def _leads(text: str, numbers: list[Quantity]) -> bool:
-    """Whether the first number answers before a sentence goes on: not "3 or 4", not "3 out of 4"."""
+    """Whether the first number is an answer before the sentence continues: not in "3 or 4", nor in "3 out of 4"."""
     if text[: numbers[0].start].strip(" \n*\"'(") or _is_joined(text, numbers, 0):
         return False
     between = text[numbers[0].end : numbers[1].start]
@@ -174,7 +174,7 @@ def _leads(text: str, numbers: list[Quantity]) -> bool:
 
 
 def _quantities(text: str, units: frozenset[str]) -> list[Quantity]:
-    """Every number of the text, in its order, without those that are denied ("not 5") or name something ("3rd")."""
+    """All numbers of the text, in order, without those that are denied ("not 5") or are part of a name ("3rd")."""
     numbers, at = list[Quantity](), 0
     while match := TOKEN.search(text, at):
         at = match.end()
@@ -196,7 +196,7 @@ def _quantities(text: str, units: frozenset[str]) -> list[Quantity]:
 
 
 def _signed(text: str, start: int, value: Fraction | None) -> tuple[int, Fraction | None]:
-    """(where the number begins with its sign, its value). A dash with a space, which may be a bullet, is no sign."""
+    """The start of the number with its sign, and its value. A dash with a space, which may be a bullet, is no sign."""
     before = text[max(0, start - 24) : start]
     if negative := _NEGATIVE.search(before):
         return start - (len(before) - negative.start()), None if value is None else -value
@@ -215,7 +215,7 @@ def _signed(text: str, start: int, value: Fraction | None) -> tuple[int, Fractio
 
 
 def _unit(text: str, end: int, is_word: bool) -> tuple[str | None, int]:
-    """(the unit behind a number or "", where it ends); None as unit where the number belongs to a name ("3rd")."""
+    """The unit after a number or "", and its end; None as unit if the number is part of a name ("3rd")."""
     match = _UNIT.match(text, end)
     if match is None:
         is_percent = (
@@ -230,7 +230,7 @@ def _unit(text: str, end: int, is_word: bool) -> tuple[str | None, int]:
 
 
 def _canonical(value: Fraction) -> str:
-    """The shortest decimal, or the fraction where there is none."""
+    """The shortest decimal, or a fraction if no exact decimal exists."""
     with localcontext(Context(prec=MOST_DIGITS, traps=[Inexact])):
         try:
             return format(Decimal(value.numerator) / value.denominator, "f")
@@ -245,7 +245,7 @@ def _foreign(unit: str, units: frozenset[str]) -> str:
 
 @lru_cache(maxsize=8192)
 def units_named(expected: str, question: str) -> frozenset[str]:
-    """The units that the expected answer has, or, where it has none, that the question spells out."""
+    """The units in the expected answer or, if it has none, those that the question spells out."""
     pattern = r"%|‰|°[cf]?|[^\W\d_]+[23]?(?:/[a-z]+)?"
     own = {UNITS[word] for word in re.findall(pattern, _prepared(expected).lower()) if word in UNITS}
     if own:

@@ -1,8 +1,8 @@
-"""The results of an evaluation, whoever made it: one judged item per sample.
+"""The results of an evaluation by any program: one judged item per sample.
 
-They are results.json, ours and TAO's, or cosmos-reason1's folders of answers: a file for each video,
+Formats are results.json, ours and TAO's, and cosmos-reason1's folders of answers: a file per video,
 <results>/<model>/<answer type>/<dataset>/<video>.json, a list of objects with video_id, prompt, correct_answer and
-full_response. A recipe says how a score was made.
+full_response. A recipe records how a score was made.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vidqa.evaluation.problems import RESULTS_FOLDER, RESULTS_FORMAT, RESULTS_TW
 from vidqa.evaluation.text import as_text
 
 Item = dict[str, Any]
-# In the order of the file. `correct` is None where there is no ground truth. The first four are the original contract.
+# In the order of the file. `correct` is None without ground truth. The first four are the original contract.
 FIELDS = (
     "video_id",
     "response",
@@ -38,11 +38,11 @@ FIELDS = (
     "parse_status",
     "finish_reason",
 )
-# What may differ between two scores that are compared: which model it was, and where and when it ran.
+# Keys that may differ between comparable scores: the model, and place and time of the run.
 FREE = frozenset(
     ("model", "created", "run_id", "run_dir", "results_dir", "num_gpus", "batch_size", "host", "duration_s", "versions")
 )
-# Those that are read; the others are judged.
+# Fields that are read; the others are judged.
 _READ = (*FIELDS[:4], "sample_id", "kind", "answer_kind", "finish_reason")
 # The fields of cosmos-reason1's answers.
 _COSMOS_REASON1 = {"prompt": "question", "correct_answer": "gt", "full_response": "response", "datasource": "kind"}
@@ -55,7 +55,7 @@ OWN = {"benchmark.json", "metrics.json", "metrics.jsonl", "recipe.json", "run.js
 
 
 def make_item(record: Record, response: str | None, finish_reason: str = "stop", task_type: str = "") -> Item:
-    """One judged result. `video_id` is the record's first medium (path, or archive!member), `sample_id` its id."""
+    """Judge one response. `video_id` is the record's first medium (path, or archive!member), `sample_id` its id."""
     item = {
         "video_id": record.media[0].key if record.media else "",
         "response": response,
@@ -69,7 +69,7 @@ def make_item(record: Record, response: str | None, finish_reason: str = "stop",
 
 
 class Judgement(NamedTuple):
-    """A response and its ground truth as read by the ground truth's kind; `correct` is None without ground truth."""
+    """A response and its ground truth, parsed as the ground truth's kind; `correct` is None without ground truth."""
 
     parsed: Parsed
     expected: Parsed
@@ -77,7 +77,7 @@ class Judgement(NamedTuple):
 
 
 def judge(response: object, gt: object, question: str, finish_reason: str, task_type: str = "") -> Judgement:
-    """Whether a response is right: the one rule of evaluations, comparisons and gap tables."""
+    """Judge whether a response is right: the same rule for evaluations, comparisons and gap tables."""
     parsed, expected = parse_pair(response, gt, question, finish_reason, task_type)
     if expected.status == "empty":
         return Judgement(parsed, expected, None)
@@ -85,8 +85,8 @@ def judge(response: object, gt: object, question: str, finish_reason: str, task_
 
 
 def judged(item: Item, task_type: str = "") -> Item:
-    """The item with every field of FIELDS, judged by the present rules; what the item already judged is replaced, but
-    an answer that was judged as a direction stays one."""
+    """The item with every field of FIELDS, judged by the present rules. Existing verdicts are replaced, but an answer
+    that was judged as a direction stays one."""
     question, gt = as_text(item.get("question")), as_text(item.get("gt"))
     reason = as_text(item.get("finish_reason")) or "stop"
     task_type = task_type or (DIRECTION_TASK if item.get("answer_kind") == "direction" else "")
@@ -117,7 +117,7 @@ def is_scored(item: Item) -> bool:
 
 
 def groups(items: Sequence[Item], name: str) -> list[tuple[str, list[Item]]]:
-    """The items by one of their fields, in the order of its values."""
+    """Group the items by one of their fields, in the order of its values."""
     items_of: dict[str, list[Item]] = defaultdict(list)
     for item in items:
         items_of[item[name]].append(item)
@@ -128,17 +128,17 @@ def groups(items: Sequence[Item], name: str) -> list[tuple[str, list[Item]]]:
 
 
 def read_results(path: str | Path) -> list[Item]:
-    """Every result of a results.json, whoever wrote it, judged. Raises ProblemError with all errors of the file."""
+    """Read and judge all results of a results.json of any program. Raises ProblemError with all errors of the file."""
     items, problems = check_results(path)
     raise_errors(problems)
     return items
 
 
 def check_results(path: str | Path) -> tuple[list[Item], list[Problem]]:
-    """The readable results of a file (a list, {"results": [...]}, JSON lines) and what is wrong with the others.
+    """The readable results of a file (a list, {"results": [...]}, JSON lines), and the problems of the others.
 
-    Results are judged once: those beside a metrics.json of the present rules keep their verdicts; all others, of other
-    programs or earlier rules, are judged here.
+    Results beside a metrics.json of the present rules keep their verdicts; all others, of other programs or earlier
+    rules, are judged here.
     """
     where, problems = str(path), ProblemCollector(str(path))
     is_own = read_object(Path(path).with_name("metrics.json")).get("answer_rules") == RULES
@@ -157,9 +157,9 @@ def _content(path: Path) -> bytes:
 
 
 def json_items(data: bytes, where: str, problems: ProblemCollector) -> Iterator[tuple[int, Any]]:
-    """(index, value) of each element of a list, of `{"results": [...]}`, or of each line of JSON lines.
+    """Index and value of each element of a list, of `{"results": [...]}`, or of each line of JSON lines.
 
-    What cannot be read goes to `problems` (RESULTS_FORMAT; a cut last line is only a warning).
+    Elements that cannot be read go to `problems` (RESULTS_FORMAT; a truncated last line is only a warning).
     """
     for row in json_rows(data, wrappers=WRAPPERS):
         if not isinstance(row, Fault):
@@ -172,8 +172,8 @@ def json_items(data: bytes, where: str, problems: ProblemCollector) -> Iterator[
 
 
 def usable(value: Any, file: str, index: int, problems: ProblemCollector) -> Item | None:
-    """The element with text in every field of FIELDS that is there (a response may be None), or None if it cannot be
-    used; what is wrong with it goes to `problems`."""
+    """The element with text in every present field of FIELDS (a response may be None), or None if it cannot be used;
+    its problems go to `problems`."""
     if isinstance(value, dict) and _is_plain(value):
         return value
     where = f"{file}[{index}]"
@@ -199,7 +199,7 @@ def usable(value: Any, file: str, index: int, problems: ProblemCollector) -> Ite
 
 
 def _is_plain(value: Item) -> bool:
-    """Whether nothing needs converting: true of nearly every element, and told in as little time as possible."""
+    """Whether nothing needs converting: true of nearly every element, so the test is made to be fast."""
     get = value.get
     return (
         type(get("video_id")) is type(get("question")) is type(get("gt")) is type(get("response")) is str
@@ -214,7 +214,7 @@ def _has(value: Item, name: str) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value of a wrong type, short enough for a message."""
+    """A value of a wrong type, shortened for a message."""
     text = repr(value)
     return f"{type(value).__name__} {text[:40]}{'…' if len(text) > 40 else ''}"
 
@@ -223,8 +223,8 @@ def shown(value: object) -> str:
 
 
 def read_evaluation(place: Path) -> tuple[list[Item], list[Problem]]:
-    """The judged results of a folder or file, and warnings. The results.json of a folder lies in it, or below it, as
-    those of `one_evaluation`. Raises RESULTS_FOLDER, and every error of the files."""
+    """The judged results of a folder or file, and warnings. The results.json of a folder is in it, or below it as
+    `one_evaluation` selects. Raises RESULTS_FOLDER, and every error of the files."""
     if paths := results_files(place):
         read = [check_results(path) for path in paths]
         items, problems = [item for part, _ in read for item in part], [problem for _, part in read for problem in part]
@@ -246,13 +246,13 @@ def read_evaluation(place: Path) -> tuple[list[Item], list[Problem]]:
 
 
 def question_of(item: Item) -> tuple[str, str, str]:
-    """What tells a question from others; a results file of another program may have no ids."""
+    """The identity of a question; a results file of another program may have no ids."""
     return item["sample_id"], "" if item["sample_id"] else item["video_id"], item["question"]
 
 
 def results_files(place: Path) -> list[Path]:
-    """The file itself, or the results.json of a folder; none where the folder has none. Raises RESULTS_FOLDER, and
-    RESULTS_FORMAT for another file of an evaluation, such as its report."""
+    """The file itself, or the results.json files of a folder, possibly none. Raises RESULTS_FOLDER, and RESULTS_FORMAT
+    for another file of an evaluation, such as its report."""
     if place.is_file():
         is_results = place.name == FILE or (place.suffix in (".json", ".jsonl") and place.name not in OWN)
         if not is_results and (place.parent / FILE).is_file():
@@ -263,9 +263,8 @@ def results_files(place: Path) -> list[Path]:
 
 
 def one_evaluation(place: str, paths: list[str]) -> list[str]:
-    """Those of some results files that are the evaluation in `place`: the one directly in it, the only one, or all
-    where each lies in a folder of its own named shard_0, rank-1, part2, ... under one parent. Raises RESULTS_FOLDER,
-    which names them."""
+    """Select the results files of the evaluation in `place`: the one directly in it, the only one, or all if each is in
+    a separate folder named shard_0, rank-1, part2, ... under one parent. Raises RESULTS_FOLDER, which lists them."""
     direct = [path for path in paths if path == place or (path.rpartition("/")[0] or ".") == place.rstrip("/")]
     if direct or len(paths) < 2:
         return direct or paths
@@ -278,7 +277,7 @@ def one_evaluation(place: str, paths: list[str]) -> list[str]:
 
 def read_dataset(place: Path, dataset: str) -> tuple[list[Item], list[Problem]]:
     """The judged results of one data set: a folder of its name at any depth, or the items of that kind in a results
-    file. Raises RESULTS_FOLDER, also where folders of several models hold one, and what the files raise."""
+    file. Raises RESULTS_FOLDER, also if folders of several models contain one, and the errors of the files."""
     if not place.is_dir() or results_files(place):
         items, problems = read_evaluation(place)
         if not (chosen := [item for item in items if item["kind"] == dataset]):
@@ -296,7 +295,7 @@ def read_dataset(place: Path, dataset: str) -> tuple[list[Item], list[Problem]]:
 
 
 def _listed(names: set[str]) -> str:
-    """At most LISTED names, in order."""
+    """At most LISTED names, sorted."""
     left = len(names) - LISTED
     return ", ".join(sorted(names)[:LISTED]) + (f" and {left} more" if left > 0 else "") or "none"
 
@@ -306,12 +305,12 @@ def _files_of_videos(place: Path) -> Iterator[Path]:
 
 
 def _of_videos(place: Path, files: list[Path]) -> tuple[list[Item], list[Problem]]:
-    """Of an answer that was given again the last one counts: a second run appends to the files of the first."""
+    """Read a folder with one file per video. A second run appends to the files of the first: the last answer counts."""
     problems, item_of = ProblemCollector(str(place)), dict[tuple[str, ...], Item]()
     for path in files:
         name, first_index = path.relative_to(place).with_suffix("").as_posix(), dict[tuple[str, str, str], int]()
         for index, value in json_items(_content(path), str(path), problems):
-            named = {"video_id": name, **value} if isinstance(value, dict) else value  # a file is of one video
+            named = {"video_id": name, **value} if isinstance(value, dict) else value  # a file is about one video
             if (item := usable(named, str(path), index, problems)) is None:
                 continue
             sample = item.get("sample_id", ""), item["video_id"], item["question"] or str(index)
@@ -324,7 +323,7 @@ def _of_videos(place: Path, files: list[Path]) -> tuple[list[Item], list[Problem
 
 
 def require_empty(out: Path) -> None:
-    """Make a folder for scored results. Raises OUTPUT_EXISTS where something is in it, or it cannot be made."""
+    """Make a folder for scored results. Raises OUTPUT_EXISTS if it is not empty or cannot be made."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         names = sorted(path.name for path in out.iterdir())
@@ -338,7 +337,7 @@ def require_empty(out: Path) -> None:
 
 
 def compare_recipes(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
-    """Differences that make two scores incomparable, as "key: first -> second"; empty when they compare.
+    """Differences that make two scores incomparable, as "key: first -> second"; empty if they are comparable.
 
     Everything in a recipe counts (frame plan, prompt, generation settings, data, answer rules) except the top-level
     keys in FREE.
@@ -352,7 +351,7 @@ def compare_recipes(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
 
 
 def dotted(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of tables in tables by dotted path; an empty table is a value, and a tuple a list."""
+    """Flatten nested tables into values by dotted path; an empty table is a value, and tuples become lists."""
     leaves: dict[str, Any] = {}
     for key, inner in tables.items():
         if isinstance(inner, dict) and inner:

@@ -1,6 +1,5 @@
-"""Rewards of completions: the evaluation's verdict, formats, distances, and functions of the user's own; and what the
-questions must be like that they are for.
-"""
+"""Rewards of completions: the evaluation's verdict, formats, distances, and user functions; and the requirements of
+rewards on questions."""
 
 from __future__ import annotations
 
@@ -27,9 +26,9 @@ from vidqa.spec.grpo_tables import REWARDS, reward_weights
 
 OVERLONG = "overlong"
 NUMERIC = ("number", "distance")
-START_S = 60.0  # to import what the function needs
+START_S = 60.0  # seconds to import the user function's modules
 TOLERANCE = Fraction(1, 100)  # of `number`, relative; absolute below 1
-# Anything but another tag inside, so that tags cannot be repeated or swallowed.
+# Matches text without these tags, so that they cannot be nested or repeated inside.
 _INSIDE = r"(?:(?!</?(?:think|answer)>).)*?\S(?:(?!</?(?:think|answer)>).)*"
 _FORMAT = re.compile(rf"\s*<think>{_INSIDE}</think>\s*<answer>{_INSIDE}</answer>\s*", re.DOTALL)
 _FORMAT_STRICT = re.compile(r"<think>.*?</think>\n\n<answer>.*?</answer>", re.DOTALL)
@@ -37,8 +36,8 @@ _FORMAT_STRICT = re.compile(r"<think>.*?</think>\n\n<answer>.*?</answer>", re.DO
 
 @dataclass(frozen=True)
 class Completion:
-    """A completion of a record's question. `token_ids` are those of the completion, the stop token included;
-    `finish_reason` is "stop" or "length"."""
+    """A completion of a record's question. `token_ids` are the completion's, the stop token included; `finish_reason`
+    is "stop" or "length"."""
 
     record: Record
     text: str
@@ -47,12 +46,12 @@ class Completion:
 
     @cached_property
     def item(self) -> dict[str, Any]:
-        """The item that an evaluation would write for it."""
+        """The judged item of an evaluation for it."""
         return make_item(self.record, self.text, self.finish_reason)
 
     @property
     def difference(self) -> Fraction | None:
-        """|answer - reference| where both are numbers, which may be fractions: "1/3"."""
+        """|answer - reference| if both are numbers, which may be fractions ("1/3"); else None."""
         if self.item["parse_status"] != "parsed":
             return None
         try:
@@ -62,17 +61,17 @@ class Completion:
 
 
 def accuracy(completion: Completion) -> float:
-    """1 where the evaluation counts the answer as right."""
+    """1 if the evaluation judges the answer as right, else 0."""
     return float(completion.item["correct"] is True)
 
 
 def format(completion: Completion) -> float:
-    """1 for one <think>...</think> and one <answer>...</answer> behind it, neither empty, nothing else around them."""
+    """1 for one <think>...</think> followed by one <answer>...</answer>, neither empty, nothing else around them."""
     return float(_FORMAT.fullmatch(completion.text) is not None)
 
 
 def format_strict(completion: Completion) -> float:
-    """1 for cosmos-rl's pattern, which wants an empty line between the two."""
+    """1 for cosmos-rl's pattern, which requires an empty line between the two."""
     return float(_FORMAT_STRICT.fullmatch(completion.text) is not None)
 
 
@@ -92,9 +91,9 @@ def distance(completion: Completion) -> float:
 
 
 def token_f1(completion: Completion) -> float:
-    """F1 of the words of the answer and of the reference, each counted as often as it stands there."""
+    """F1 of the bags of words of the answer and of the reference."""
     answer, reference = (final_answer(written).text for written in (completion.text, completion.record.answer))
-    return bag_f1(answer, reference) if tokens(reference) else 0.0  # two empty texts earn nothing
+    return bag_f1(answer, reference) if tokens(reference) else 0.0  # two empty texts score 0
 
 
 BUILT_IN: dict[str, Callable[[Completion], float]] = {
@@ -109,7 +108,7 @@ def overlong(tokens: int, longest: int, buffer: int, factor: float) -> float:
 
 
 class UserReward:
-    """`name` is FILE.py:FUNCTION. Its process is started at the first call."""
+    """A reward function of the user; `name` is FILE.py:FUNCTION. Its process is started at the first call."""
 
     def __init__(self, name: str, timeout_s: float) -> None:
         file, _, self.function = name.rpartition(":")
@@ -119,7 +118,7 @@ class UserReward:
             raise USER_FUNCTION.error(self.file, "there is no such Python file")
 
     def __call__(self, completion: Completion) -> tuple[float, dict[str, float]]:
-        """The reward and its parts. Raises USER_FUNCTION, naming the record."""
+        """The reward and its parts. Raises USER_FUNCTION with the name of the record."""
         record = completion.record
         fields = {name: getattr(record, name) for name in ("id", "question", "answer", "kind")}
         fields["media"] = [medium.path for medium in record.media]
@@ -142,7 +141,7 @@ class UserReward:
         return float(number), {part: float(share) for part, share in parts.items()}
 
     def close(self) -> None:
-        """End the process, and what it started."""
+        """End the process and its children."""
         if self.process is not None:
             self.process.close()
         self.process = None
@@ -150,17 +149,17 @@ class UserReward:
 
 @dataclass(frozen=True)
 class Reward:
-    """`total` is the weighted sum; `parts` are the rewards before their weights, and those a user's function names."""
+    """A completion's reward: the weighted sum `total`; its unweighted `parts`, and the parts of user functions."""
 
     total: float
     parts: Mapping[str, float]
 
 
 class Rewards:
-    """The rewards of a `reward_function`, with the overlong penalty of a policy table. A context: it ends processes."""
+    """The rewards of a `reward_function`, with the overlong penalty of a policy table. The context ends processes."""
 
     def __init__(self, reward_function: Any, policy: Any, longest: int, timeout_s: float) -> None:
-        """`longest` is the most tokens of a completion. Raises USER_FUNCTION for a file that is not there."""
+        """`longest` is the maximum number of tokens of a completion. Raises USER_FUNCTION for a missing file."""
         self.weights = reward_weights(reward_function)
         self.overlong, self.longest = policy.overlong_reward, longest
         self.users = {name: UserReward(name, timeout_s) for name in self.weights if name not in REWARDS}
@@ -173,7 +172,7 @@ class Rewards:
             user.close()
 
     def __call__(self, completion: Completion) -> Reward:
-        """Raises USER_FUNCTION for a function of the user's own."""
+        """The reward of a completion. Raises USER_FUNCTION for a function of the user."""
         total, parts = 0.0, dict[str, float]()
         for name, weight in self.weights.items():
             if name in self.users:
@@ -194,7 +193,7 @@ class Rewards:
 
 
 def question_problems(records: Sequence[Record], reward_function: Any, *, balanced: bool) -> list[Problem]:
-    """REWARD_REFERENCE for references that no completion can meet, REWARD_LABELS where labels cannot be balanced."""
+    """REWARD_REFERENCE for references that no completion can match, REWARD_LABELS if labels cannot be balanced."""
     names = {REWARDS.get(name, name) for name in reward_weights(reward_function)}
     problems = []
     for record in records:
@@ -208,7 +207,7 @@ def question_problems(records: Sequence[Record], reward_function: Any, *, balanc
 
 
 def _unmet(record: Record, names: set[str]) -> str:
-    """Why no completion can meet the reference of a record under these rewards; empty where one can."""
+    """The reason why no completion can match the reference of a record under these rewards; empty if one can."""
     needs = names & {"accuracy", "number", "distance", "token_f1"}
     if not needs:
         return ""
@@ -232,15 +231,15 @@ def label_of(record: Record) -> str:
 
 
 def shuffled_options(record: Record, seed: str) -> Record:
-    """The record with the texts of its options permuted, a function of `seed`, and its reference with them. A question
-    without options, or whose reference is no letter of them, stays as it is."""
+    """Permute the texts of a record's options, as a function of `seed`, and adapt its reference. A question without
+    options, or whose reference is not a letter of them, is not changed."""
     options = _options(record)
     parsed = parse_expected(record.answer, record.question)
     if parsed.kind != "letter" or parsed.answer not in options or len(set(options.values())) < len(options):
         return record
     letters = list(options)
     order = letters.copy()
-    random.Random(seed).shuffle(order)  # letter letters[i] gets the text that stood at order[i]
+    random.Random(seed).shuffle(order)  # letter letters[i] gets the text at order[i]
     texts = {letter: options[source] for letter, source in zip(letters, order, strict=True)}
     right = letters[order.index(parsed.answer)]
     asking = max(number for number, turn in enumerate(record.turns) if turn.role == "user")
@@ -258,10 +257,10 @@ def _options(record: Record) -> dict[str, str]:
 
 
 def _with_options(turn: Turn, options: dict[str, str], texts: dict[str, str]) -> Turn:
-    """The turn with the text of each option replaced where it stands behind its letter."""
+    """The turn with the text of each option replaced after its letter."""
 
     def replaced(part: str) -> str:
-        for letter, text in options.items():  # marked first: the text of one option may hold that of another
+        for letter, text in options.items():  # markers first: the text of one option may contain that of another
             mark = rf"(?<![A-Za-z])({letter}|{letter.lower()})([).:]\s*){re.escape(text)}"
             part = re.sub(mark, f"\\g<1>\\g<2>\x01{letter}\x01", part, count=1)
         for letter, text in texts.items():
@@ -272,7 +271,7 @@ def _with_options(turn: Turn, options: dict[str, str], texts: dict[str, str]) ->
 
 
 def _with_answer(turn: Turn, before: str, after: str, text: str) -> Turn:
-    """The turn with another letter: alone, or with the option's text behind it. Reasoning in front of it, which may
-    name letters, is left out: it is never shown to the model."""
+    """The turn with another letter: alone, or followed by the option's text. Reasoning before it, which may mention
+    letters, is dropped: it is never shown to the model."""
     behind = f". {text}" if text and text in turn.text and turn.text.strip() != text else ""
     return replace(turn, parts=(f"{after}{behind}",))

@@ -1,4 +1,4 @@
-"""Plain text: cleaning, the marks of LaTeX, Markdown and HTML, the normalised form, token F1 and ROUGE-L."""
+"""Text normalisation: cleaning, removal of LaTeX, Markdown and HTML, the normalised form, token F1 and ROUGE-L."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import re
 import unicodedata
 from collections import Counter
 
-LONGEST = 20_000  # characters of an answer that are looked at: the first and the last half of this
+LONGEST = 20_000  # characters of an answer that are read: the first and the last half of this
 ARTICLES = frozenset(("a", "an", "the"))
 # Numbers keep their inner separators ("3.5", "12:30"), words their apostrophes; everything else separates.
 _TOKEN = re.compile(r"[0-9]+(?:[.,:/][0-9]+)*|[^\W_]+(?:['’][^\W_]+)*")
 
 
-# "10³" and "2½" are no "103" and "21/2"; a small or framed digit behind a digit is a sign of its own.
+# "10³" and "2½" are not "103" and "21/2"; a superscript or enclosed digit after a digit is a separate character.
 _ANNEXED = re.compile(r"(?<=\d)[⁺⁻]?[⁰¹²³⁴-⁹]+|(?<=\d)[¼-¾⅐-⅟↉₀-₉①-⓿❶-➓⑴-⒛]+")
 
 
@@ -24,7 +24,7 @@ def _apart(annexed: re.Match[str]) -> str:
 
 
 def as_text(value: object) -> str:
-    """Any JSON value as text without characters that cannot be written; None and NaN are empty."""
+    """Any JSON value as text without characters that cannot be encoded; None and NaN are empty."""
     if not isinstance(value, str):
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return ""
@@ -33,7 +33,7 @@ def as_text(value: object) -> str:
 
 
 def clean(value: object) -> str:
-    """`as_text`, bounded to LONGEST characters, with full-width and other variants of a character made one (NFKC)."""
+    """`as_text`, truncated to LONGEST characters, with full-width and other variants of characters unified (NFKC)."""
     text = as_text(value)
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 2]}\n{text[-LONGEST // 2 :]}"
@@ -47,7 +47,7 @@ def clean(value: object) -> str:
 
 _STRUCK = re.compile(r"~~[^~\n]{1,200}~~|<(s|del|strike)>[^<>]{0,200}</\1>", re.IGNORECASE)  # withdrawn by the writer
 _BREAK = re.compile(r"<(?:br|/p|/div|/li)\b[^<>]{0,40}>", re.IGNORECASE)
-_ANGLES = re.compile(r"<([A-Za-z])>", re.IGNORECASE)  # "<B>" that opens nothing
+_ANGLES = re.compile(r"<([A-Za-z])>", re.IGNORECASE)  # "<B>" that is not a tag
 _RAISED = re.compile(r"(?<=\d)<sup>", re.IGNORECASE)
 _TAG = re.compile(
     r"</?(?:b|strong|i|em|u|mark|code|span|p|div|li|ul|ol|font|small|big|sup|sub|center|h[1-6])\b[^<>]{0,80}>", re.I
@@ -74,7 +74,7 @@ _COMMAND = re.compile(r"\\([A-Za-z]+)")
 
 
 def plain(text: str) -> str:
-    """The text without the marks of LaTeX, Markdown and HTML; what was struck out is gone."""
+    """The text without LaTeX, Markdown and HTML markup; struck-out text is removed."""
     if "~~" in text or "<" in text:
         text = _RAISED.sub("^", _BREAK.sub("\n", _STRUCK.sub(" ", text)))
         text = _TAG.sub("", text if "</" in text else _ANGLES.sub(r"(\1)", text))
@@ -108,12 +108,12 @@ def tokens(text: str) -> list[str]:
 
 
 def normalise(text: str) -> str:
-    """The form in which free text is compared: case, punctuation, white space and articles do not count."""
+    """The normalised form for comparison of free text: case, punctuation, white space and articles do not count."""
     return " ".join(tokens(text))
 
 
 def token_f1(answer: str, expected: str) -> float:
-    """F1 of the two bags of tokens, 0..1; two empty texts agree."""
+    """F1 of the two bags of tokens, 0..1; 1 for two empty texts."""
     ours, theirs = Counter(tokens(answer)), Counter(tokens(expected))
     if not ours or not theirs:
         return float(ours == theirs)

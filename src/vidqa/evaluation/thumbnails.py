@@ -1,4 +1,4 @@
-"""A few small frames of a video or image, as JPEG, for a report."""
+"""Small frames of a video or image, as JPEG, for a report."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from vidqa.video.probe import probe
 from vidqa.video.problems import MEDIA_UNREADABLE
 from vidqa.video.source import place
 
-LIMIT_S = 20.0  # per file: a report never waits longer for one
+LIMIT_S = 20.0  # time limit per file
 QUALITY = 85  # of the JPEGs
 WIDTH = 160
 
 
 def poster_frames(path: str, member: str | None, indices: Sequence[int], width: int = WIDTH) -> list[bytes]:
-    """JPEG of each source frame in `indices` (presentation order), `width` pixels wide, shown upright.
+    """JPEG of each source frame in `indices` (presentation order), `width` pixels wide, in upright orientation.
 
-    `member` is the name inside the archive `path`. An index past the end gives the last frame. Raises
-    MEDIA_UNREADABLE where the file cannot be read or decoded within LIMIT_S.
+    `member` is the name inside the archive `path`. An index past the end gives the last frame. Raises MEDIA_UNREADABLE
+    if the file cannot be read or decoded within LIMIT_S.
     """
     frames = _frames(path, member, lambda count: [min(max(0, index), count - 1) for index in indices], width)[1]
     return list(map(_jpeg, frames))
 
 
 def card_frames(video: str, count: int) -> dict[str, Any]:
-    """{"frames": data URLs of `count` frames, evenly over a video that is named as results name it, "fault": ""}; where
-    it cannot be decoded, no frames and the reason. Of "" neither."""
+    """{"frames": data URLs of `count` frames spread evenly over a video (a name as in results), "fault": ""}; if it
+    cannot be decoded, no frames and the reason. Both are empty for the name ""."""
     if not video:
         return {"frames": [], "fault": ""}
     return card_images(lambda: list(map(_jpeg, _spread(video, count, WIDTH)[1])))
 
 
 def gray_frames(video: str, count: int, width: int) -> tuple[float, np.ndarray]:
-    """The length of a video in seconds, and `count` frames evenly over it in gray, float32 [T, H, W]. Raises
+    """The length of a video in seconds, and `count` gray frames spread evenly over it, float32 [T, H, W]. Raises
     MEDIA_UNREADABLE."""
     seconds, images = _spread(video, count, width)
     return seconds, np.stack([np.asarray(image.convert("L"), np.float32) for image in images])
@@ -52,7 +52,7 @@ def gray_frames(video: str, count: int, width: int) -> tuple[float, np.ndarray]:
 def _spread(video: str, count: int, width: int) -> tuple[float, list[Image.Image]]:
     path, member = archive_and_member(video) or (video, None)
 
-    def middles(frames: int) -> list[int]:  # of equal parts: the first frame of a file is often black
+    def middles(frames: int) -> list[int]:  # centers of equal parts: the first frame of a file is often black
         parts = min(count, frames)
         return [(2 * part + 1) * frames // (2 * parts) for part in range(parts)]
 
@@ -62,7 +62,7 @@ def _spread(video: str, count: int, width: int) -> tuple[float, list[Image.Image
 def _frames(
     path: str, member: str | None, choose: Callable[[int], list[int]], width: int
 ) -> tuple[float, list[Image.Image]]:
-    """The length in seconds, and the small frames whose numbers `choose` gives for their count."""
+    """The length in seconds, and the small frames with the indices that `choose` returns for the number of frames."""
     try:
         file, inner = locate(path, member)
         try:

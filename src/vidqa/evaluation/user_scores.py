@@ -1,9 +1,9 @@
-"""A user's own score of each answer: `my_scores.py:score`, a function that gets one item of results.json.
+"""A user's score of each answer: `my_scores.py:score`, a function that gets one item of results.json.
 
     scores = user_scores("my_scores.py:score", items, timeout_s=600)
 
-The function runs in a process of its own, whose group ends at the time limit. It returns a number, a dictionary of
-numbers by their names, or None for an answer that it does not score.
+The function runs in a process of its own, whose process group ends at the time limit. It returns a number, a dictionary
+of numbers by name, or None for an answer that it does not score.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from vidqa.data.problems import USER_FUNCTION
 from vidqa.data.sources._base import FUNCTION
 from vidqa.evaluation.results import Item, groups
 
-MOST_NAMES = 32  # scores of one function
+MOST_NAMES = 32  # most scores of one function
 LONGEST_NAME = 64
 Scores = dict[str, float]
 
 
 @dataclass(frozen=True)
 class UserScores:
-    """`values` holds the scores of each item by their names, in the order of the items; empty for one that the function
-    leaves out, and no item's where the function failed: `problems` say why."""
+    """Scores of a user function. `values` holds the scores of each item by name, in the order of the items; empty for
+    items that the function skips, and for all items if it failed: `problems` say why."""
 
     function: str
     values: list[Scores]
     problems: list[Problem]
 
     def table(self, items: Sequence[Item]) -> dict[str, Any]:
-        """What metrics.json holds: for each score the number of items that have it, their mean, and that by kind."""
+        """The table of metrics.json: for each score the number of items with it, their mean, and both by kind."""
         scores_of = {id(item): scores for item, scores in zip(items, self.values, strict=False)}
         names = sorted({name for scores in self.values for name in scores})
         kinds = {kind: [scores_of.get(id(item), {}) for item in group] for kind, group in groups(items, "kind")}
@@ -62,13 +62,13 @@ def _mean(scores: Sequence[Mapping[str, float]], name: str) -> dict[str, Any]:
 
 
 def function_recipe(function: str) -> dict[str, str]:
-    """What a score depends on: the name of the function, and the content of its file. Raises USER_FUNCTION."""
+    """The facts that a score depends on: name and file content of the function. Raises USER_FUNCTION."""
     file, name = _parts(function)
     return {"function": f"{file.name}:{name}", "sha256": hashlib.sha256(_content(file)).hexdigest()}
 
 
 def require_function(function: str) -> None:
-    """Raises USER_FUNCTION where the file is no Python, or its top level does not name the function."""
+    """Raise USER_FUNCTION if the file is not Python, or its top level does not define the function."""
     file, name = _parts(function)
     try:
         top = symtable.symtable(_content(file), str(file), "exec")  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def require_function(function: str) -> None:
 
 
 def user_scores(function: str, items: Sequence[Item], timeout_s: float) -> UserScores:
-    """Call the function with each item, in order. What it does wrong is a warning, and then no item has a score."""
+    """Call the function with each item, in order. An error in it is a warning, and then no item has a score."""
     file, name = _parts(function)
     deadline = time.monotonic() + timeout_s
     values: list[Scores] = []

@@ -1,7 +1,7 @@
-"""Answers about the windows of a long video, merged into one by a rule that the answer names.
+"""Merging of the answers about the windows of a long video, by a rule that the merged answer names.
 
-A yes/no question: yes if any window says yes, with the windows that do; no if every window says no. A choice: the one
-that most windows say; none where two are said equally often. Other answers stand beside each other.
+A yes/no question: yes if any window says yes, with these windows; no if every window says no. A choice: the most
+frequent one; none if two are equally frequent. Other answers are listed side by side.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from vidqa.evaluation.choices import options_of
 
-# By the kind of answer; those of other kinds are not merged.
+# By the kind of answer; other kinds are not merged.
 RULES = {"yes_no": "yes if any window says yes, no if all say no", "letter": "the choice of most windows"}
 Span = tuple[float, float]
-# "Is the door open?", also after other sentences; "Is it red or blue?" asks for something else.
+# Matches "Is the door open?", also after other sentences, but not "Is it red or blue?".
 _ASKS_YES_NO = re.compile(
     r"(?:^|[.!?\n])\s*(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would|should|must)\b(?![^?]*\bor\b)[^?]*\?",
     re.IGNORECASE,
@@ -24,13 +24,13 @@ _ASKS_YES_NO = re.compile(
 
 
 def expected_of(question: str) -> str | None:
-    """What an answer to a question is expected to be like, where its words tell: yes for one that asks yes or no."""
+    """A stand-in for the expected answer, if the question implies its kind: "yes" for a yes/no question."""
     return "yes" if _ASKS_YES_NO.search(question) and not options_of(question) else None
 
 
 @dataclass(frozen=True)
 class WindowAnswer:
-    """What was said about one window: `answer`, `kind` and `status` are those of a parsed answer."""
+    """The answer about one window: `answer`, `kind` and `status` are those of a parsed answer."""
 
     span: Span
     response: str
@@ -41,8 +41,8 @@ class WindowAnswer:
 
 @dataclass(frozen=True)
 class Merged:
-    """The answer about all windows; `spans_s` are those that say it, neighbours joined. `status` is "parsed",
-    "undecided" where the rule gives no answer, "separate" where windows are not merged, or "error" where none was
+    """The answer about all windows; `spans_s` are the windows with this answer, neighbours joined. `status` is
+    "parsed", "undecided" if the rule gives no answer, "separate" if windows are not merged, or "error" if no window was
     answered."""
 
     response: str | None = None
@@ -54,7 +54,7 @@ class Merged:
 
 
 def merged(windows: Sequence[WindowAnswer], count: int) -> Merged:
-    """The answer about all of a video from those of its `count` windows that were answered, in the order of time."""
+    """Merge the answers of a video's windows, in time order, those that were answered of `count`."""
     if not windows:
         return Merged()
     kind = Counter(window.kind for window in windows).most_common(1)[0][0]
@@ -70,7 +70,7 @@ def merged(windows: Sequence[WindowAnswer], count: int) -> Merged:
 
 
 def joined(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Spans in the order of time, those that touch or overlap as one."""
+    """Spans in time order, those that touch or overlap joined."""
     merged_spans: list[Span] = []
     for start, end in spans:
         if merged_spans and start <= merged_spans[-1][1]:

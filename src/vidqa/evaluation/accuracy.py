@@ -39,8 +39,8 @@ def video_clusters(videos: Iterable[str]) -> list[str]:
 def accuracy_interval(correct: Sequence[bool], videos: Iterable[str]) -> Interval | None:
     """The interval of the share of right answers; `videos` has the video of each answer, or "". None without answers.
 
-    n answers in videos of n_i are worth n / (1 + (sum(n_i^2) / n - 1) r) independent ones, where r in 0..1 is how
-    alike the answers about one video are. One answer a video is worth one; with r = 1 a video is worth one.
+    n answers, n_i of them about video i, count as n / (1 + (sum(n_i^2) / n - 1) r) independent ones; r in 0..1 is the
+    intraclass correlation within videos. With one answer per video that is n; with r = 1 a video counts once.
     """
     if not correct:
         return None

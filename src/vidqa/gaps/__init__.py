@@ -1,1 +1,1 @@
-"""Gaps: what a model gets wrong, the data that mends it, and the DEFT loop over both."""
+"""Gaps: the questions that a model answers wrong, the training data against them, and the DEFT loop over both."""

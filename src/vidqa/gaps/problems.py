@@ -1,4 +1,4 @@
-"""Problems of gap analysis, of choosing, making and assembling training data, and of the DEFT loop."""
+"""Problems of gap analysis, of selecting, making and assembling training data, and of the DEFT loop."""
 
 from vidqa.core.problem import Code, Exit
 

@@ -1,1 +1,1 @@
-"""The table of what a model got wrong, made from the results of an evaluation."""
+"""Gap analysis: the table of a model's errors, from the results of an evaluation."""

@@ -1,4 +1,4 @@
-"""Results and annotations in, gap table out: results are gone through one by one, and wrong ones alone are kept."""
+"""Builds the gap table from results and annotations; results are streamed, and only wrong ones are kept in memory."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Gaps:
     all its samples."""
 
     sources: list[str]
-    results: int = 0  # rows read, repeated ones not counted
+    results: int = 0  # rows read, without repeated ones
     correct: int = 0
-    excluded: int = 0  # samples whose label a person called wrong or unclear, without giving a right one
+    excluded: int = 0  # samples whose label a person judged wrong or unclear without giving the right one
     by_error: Counter[str] = field(default_factory=Counter)
     by_kind: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     samples_by_kind: Counter[str] = field(default_factory=Counter)
@@ -72,7 +72,7 @@ class Gaps:
 
 
 class _Remarks:
-    """Warnings that many rows share: the number of rows, and the first place."""
+    """Warnings shared by many rows: the number of rows, and the place of the first."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[Code, str]] = Counter()
@@ -103,10 +103,10 @@ def analyze(
     written_later: Sequence[Path] = (),
 ) -> Gaps:
     """Write the gap table of an evaluation and return its summary; every path may be local or s3://. `audited` are a
-    person's answers by sample id, which take the place of labels. `scored` gets the annotations and every answer.
-    No file may be named twice, `written_later` among them.
+    person's answers by sample id, which replace labels. `scored` is filled with the annotations and every answer. No
+    file may be named twice, including `written_later`.
 
-    Raises ProblemError (GAPS_*, RESULTS_*) and then leaves no table. Warnings are in `problems` of what is returned.
+    Raises ProblemError (GAPS_*, RESULTS_*) and then leaves no table. Warnings are in `problems` of the result.
     """
     gaps = Gaps(find_results(results_dir))
     annotated = annotation_file(kpi_ann_path)
@@ -122,7 +122,7 @@ def analyze(
 
 @dataclass
 class _Analysis:
-    """One pass over all results files, then over the annotations that no result named."""
+    """One pass over all results files, then over the annotations without a result."""
 
     gaps: Gaps
     annotations: AnnotationIndex
@@ -137,7 +137,7 @@ class _Analysis:
         self.responses = array("q", bytes(8 * len(self.annotations.rows)))  # a hash of each row's response
 
     def run(self) -> list[ScoredAnswer]:
-        """Book every result and every annotation without one, and return the wrong and missing ones. Raises
+        """Record every result and every annotation without one, and return the wrong and missing ones. Raises
         ProblemError with the errors of single results."""
         for name, rows in self.annotations.by_id.items():
             if len(rows) > 1:
@@ -156,7 +156,7 @@ class _Analysis:
         return self.wrong
 
     def _result(self, item: Item, source: str, index: int, is_own: bool) -> None:
-        """Book one result; with `is_own` its own verdict holds as long as question and ground truth do."""
+        """Record one result; with `is_own` its stored verdict is used if question and ground truth are unchanged."""
         video_id, question, gt, response = item["video_id"], item["question"], item["gt"], item["response"]
         sample_id, kind, where = item.get("sample_id", ""), item.get("kind", ""), f"{source}[{index}]"
         row, remark = self.annotations.find(item, self.answered)
@@ -198,7 +198,7 @@ class _Analysis:
         self._count(answer)
 
     def _repeated(self, row: int, response: str | None, where: str) -> bool:
-        """Whether this row already had this very response; a second, different one is kept."""
+        """Whether this row already had the same response; a second, different one is kept."""
         digest = hash(response)
         if not self.answered[row]:
             self.answered[row] = 1

@@ -1,6 +1,6 @@
 """The KPI annotations of a gap analysis: id, video, question, answer and kind of each, and the join with results.
 
-Media files need not exist here: results often come home from a cluster without the videos.
+Media files need not exist here: results often come from a cluster without the videos.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vidqa.gaps.analysis.storage import exists, filesystem, is_remote, read_byte
 from vidqa.gaps.problems import GAPS_ANNOTATIONS
 
 Span = tuple[float, float]  # seconds of the video
-# The fields by which records say where in the video the event is that a question asks about.
+# Field names for the time of the event that a question asks about.
 SPAN_FIELDS = (("span",), ("start", "end"), ("start_time", "end_time"), ("event_start", "event_end"))
 MOST_TAGS = 50  # of one record
 # Warnings of a join (GAPS_ANNOTATIONS).
@@ -38,14 +38,14 @@ OTHER_QUESTION = "results have the id of an annotation and another question; the
 
 
 class Extra(NamedTuple):
-    """What an annotation says beside question and answer: tags as (dimension, value), and the place of the event."""
+    """Further fields of an annotation: tags as (dimension, value), and the time span of the event."""
 
     tags: tuple[tuple[str, str], ...] = ()
     span: Span | None = None
 
 
 class Annotation(NamedTuple):
-    """`video` is a full path, or archive!member; `written` the same as annotated."""
+    """One annotation. `video` is a full path, or archive!member; `written` is the path as annotated."""
 
     id: str
     video: str
@@ -57,23 +57,23 @@ class Annotation(NamedTuple):
 
 @dataclass
 class AnnotationIndex:
-    """The annotations in order, by id and by file name. `source` finds media that are on this machine."""
+    """The annotations in order, by id and by file name. `source` finds media on this machine."""
 
     media_root: str
     source: MediaSource | None = None
     rows: list[Annotation] = field(default_factory=list)
     by_id: dict[str, list[int]] = field(default_factory=dict)
     by_name: dict[str, list[int]] = field(default_factory=dict)
-    extras: dict[int, Extra] = field(default_factory=dict)  # by row, where they are asked for
-    elsewhere: dict[str, str] = field(default_factory=dict)  # by file name, the video that a result of its own names
+    extras: dict[int, Extra] = field(default_factory=dict)  # by row, if requested
+    elsewhere: dict[str, str] = field(default_factory=dict)  # by file name, the video of a result without annotation
 
     def add(self, annotation: Annotation) -> None:
         self.by_id.setdefault(annotation.id, []).append(len(self.rows))
         self.rows.append(annotation)
 
     def find(self, item: Item, joined_rows: bytearray) -> tuple[int, str]:
-        """(the row that a result belongs to or -1, a warning or ""): by sample id, by an id in video_id, by video and
-        question. Rows that differ in nothing that a result could name are taken in their order."""
+        """The row of a result (-1 if none), and a warning or "". Matches by sample id, by an id in video_id, then by
+        video and question. Rows that no field of a result distinguishes are used in order."""
         video_id, question = item["video_id"], item["question"]
         same_id = self.by_id.get(item.get("sample_id", "")) or self.by_id.get(video_id) or []
         if len(same_id) == 1 and self._asks(same_id[0], question):
@@ -89,7 +89,7 @@ class AnnotationIndex:
         return (same_id[0], OTHER_QUESTION) if joined < 0 and len(same_id) == 1 else (joined, remark)
 
     def _only(self, rows: list[int], item: Item, joined_rows: bytearray) -> tuple[int, str]:
-        """The one of some rows that has the result's question, and, of questions twice about one video, its truth."""
+        """The row among `rows` with the result's question and, if several have it, with its ground truth."""
         agree = [row for row in rows if self._asks(row, item["question"])]
         if not agree:
             return -1, UNKNOWN
@@ -102,13 +102,13 @@ class AnnotationIndex:
         return next((row for row in agree if not joined_rows[row]), agree[0]), ""
 
     def _asks(self, row: int, question: str) -> bool:
-        """Whether a row's question is that of a result, or the result has none."""
+        """Whether a row's question equals that of a result, or the result has none."""
         annotated = self.rows[row].question
         return not question or annotated == question or normalise(annotated) == normalise(question)
 
     def _with_video(self, video_id: str) -> tuple[list[int], bool]:
-        """(rows whose video is `video_id`: a full path, a path as written, or a name with or without its ending;
-        whether only the file's name agrees, and not the folder in which it lies)."""
+        """The rows with the video `video_id` (a full path, a path as annotated, or a name with or without its suffix),
+        and whether only the file's name matches, not its folder."""
         if not self.by_name:
             for row, annotation in enumerate(self.rows):
                 name = os.path.basename(_plain(annotation.video))
@@ -123,14 +123,14 @@ class AnnotationIndex:
         return same or rows, not same
 
     def _is_end_of(self, tail: str, row: int) -> bool:
-        """Whether a path ends like a row's video below the root, with a folder at least: results made under another
-        mount, or from an archive that was unpacked elsewhere, still find it."""
+        """Whether a path ends with a row's path below the media root, including at least one folder: this matches
+        results made under another mount, or from an archive that was unpacked elsewhere."""
         below = "/" + _plain(self.rows[row].written).removeprefix(self.media_root).lstrip("./")
         return "/" in below[1:] and tail.endswith(below)
 
     def full_path(self, written: str) -> str:
-        """A medium as the evaluation finds it: a file, or archive!member. Of media that are not on this machine, where
-        they would be. Only what may lie in an archive is looked for: a file's path is known without."""
+        """The path of a medium as in an evaluation: a file, or archive!member; for missing media the path that they
+        would have. Only media that may be in an archive are looked up: the path of a file is known without."""
         reference = None
         if (
             self.source
@@ -139,13 +139,13 @@ class AnnotationIndex:
         ):
             try:
                 reference = self.source.find("video", written)
-            except ProblemError:  # a broken archive, which need not be whole: nothing is decoded here
+            except ProblemError:  # a broken archive; this is no error, as nothing is decoded here
                 self.source = None
         return reference.key if isinstance(reference, MediaRef) else full_path(written, self.media_root)
 
 
 def _plain(video: str) -> str:
-    """The path with an archive taken for a folder, so that names compare."""
+    """The path with an archive as a folder, for comparison of names."""
     return ARCHIVE_SEPARATOR.sub(r"\1/", video)
 
 
@@ -164,7 +164,7 @@ def annotation_file(path: str) -> str:
 
 
 def read_annotations(path: str, media_path: str = "", *, with_extras: bool = False) -> AnnotationIndex:
-    """Read a file of annotations, with their tags and spans or without. Raises as `annotation_file`."""
+    """Read a file of annotations, optionally with tags and spans. Raises the problems of `annotation_file`."""
     findings = ProblemCollector(path)
     annotations = AnnotationIndex(_root(path, media_path), _source(path, media_path))
     full_path = cache(annotations.full_path)  # many questions are about one video
@@ -194,7 +194,7 @@ def _root(path: str, media_path: str) -> str:
 
 
 def _source(path: str, media_path: str) -> MediaSource | None:
-    """What finds the media of an annotation file; None where they are not on this machine."""
+    """The MediaSource of an annotation file; None if its media are not on this machine."""
     if is_remote(path) or is_remote(media_path):
         return None
     try:
@@ -204,7 +204,7 @@ def _source(path: str, media_path: str) -> MediaSource | None:
 
 
 def full_path(written: str, root: str) -> str:
-    """A medium as annotated, resolved: absolute paths and addresses stay; inside an archive it is archive!member."""
+    """Resolve the path of an annotated medium: absolute paths and URLs stay; inside an archive it is archive!member."""
     if not written or written.startswith("/") or is_remote(written):
         return written
     if root.endswith(SUFFIXES):
@@ -214,7 +214,7 @@ def full_path(written: str, root: str) -> str:
 
 
 def _tags(tags: Any) -> list[tuple[str, str]]:
-    """Of an annotation: a list of words, or names with one value each."""
+    """Tags of an annotation, from a list of words, or from names with one value each."""
     if isinstance(tags, Mapping):
         plain = {name: value for name, value in tags.items() if isinstance(value, (str, int, float, bool))}
         return [(f"tag {name}", str(value)) for name, value in plain.items()]

@@ -1,9 +1,9 @@
-"""Where a model fails more than elsewhere: wrong answers by kind, tag, length, brightness, motion, place of the event,
-and cluster; false positives and negatives; answers that are mixed up.
+"""Breakdown of errors by slice: kind, tag, length, brightness, motion, time of the event, and cluster; false positives
+and negatives; confusions between answers.
 
-Each slice has the number of its answers, how many are wrong, their share with its 95 % interval by video, and the lift:
-that share by the share of all. Answers that were cut off or cannot be read are counted apart: they say nothing of what
-the model knows.
+Each slice has the number of its answers, the number and share of wrong ones, the 95 % interval of the share by video,
+and the lift: its share divided by the share of all. Truncated and unreadable answers are counted separately: they do
+not show what the model knows.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from vidqa.gaps.analysis.scored_answers import ERROR_TYPES, ScoredAnswer, Scored
 from vidqa.gaps.curation.embeddings import UnitVectors
 
 SCHEMA = "vidqa.slices.v1"
-FEWEST = 5  # answers of a slice that is listed
-FEWEST_VIDEOS = 12  # that have a number, for slices by that number
-MOST = 500  # slices that are kept, those with the highest lift first
+FEWEST = 5  # fewest answers of a listed slice
+FEWEST_VIDEOS = 12  # fewest videos with a statistic, for slices by it
+MOST = 500  # most slices in the table, those with the highest lift first
 THIRDS = ("first third", "middle third", "last third")
 MOST_PAIRS = 100
-MOST_SHOWN = 80  # characters of an answer
-ON_TERMINAL, NAMED = 8, 3  # slices on the terminal, and in a sentence
-MOST_VIDEOS = 2000  # that are measured; of more, every n-th
-FRAMES, WIDTH = 6, 48  # of a video, evenly spread, and their pixels
+MOST_SHOWN = 80  # most characters of an answer
+ON_TERMINAL, NAMED = 8, 3  # most slices on the terminal, and in a sentence
+MOST_VIDEOS = 2000  # most videos to measure; of more, an even sample
+FRAMES, WIDTH = 6, 48  # evenly spaced frames of a video, and their width in pixels
 DECODED_AT_ONCE = 4
 PER_CLUSTER, MOST_CLUSTERS = 25, 40
-ROUNDS = 30  # of k-means
+ROUNDS = 30  # iterations of k-means
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def write_slices(path: Path, scored: ScoredAnswers, vectors: UnitVectors) -> dic
 
 
 def _unanswered(answers: Sequence[ScoredAnswer]) -> dict[str, dict[str, int]]:
-    """Answers that do not show what the model knows, by the reason, then by kind."""
+    """Counts of answers that do not show what the model knows, by error type, then by kind."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for answer in answers:
         if not answer.is_answer:
@@ -96,8 +96,8 @@ def _slices_of(
     stats: Mapping[str, VideoStats],
     clusters: Mapping[int, str],
 ) -> list[Slice]:
-    """All slices, those that fail surely more than the whole first. `extras` are by annotation row, `stats` by video,
-    `clusters` by the index of an answer."""
+    """All slices, those that fail significantly more often than the whole first. `extras` are by annotation row,
+    `stats` by video, `clusters` by the index of an answer."""
     members: dict[tuple[str, str], list[int]] = defaultdict(list)
     for index, answer in enumerate(answers):
         for key in _keys(answer, extras.get(answer.row, Extra()), stats.get(answer.video)):
@@ -113,7 +113,7 @@ def _slices_of(
 
 
 def _keys(answer: ScoredAnswer, extra: Extra, stats: VideoStats | None) -> list[tuple[str, str]]:
-    """(dimension, name) of the slices that a record names itself."""
+    """The slices of a record, as (dimension, name)."""
     keys = [("kind", answer.kind), ("answer kind", answer.answer_kind), *extra.tags]
     if extra.span and stats and stats.seconds > 0:
         middle = sum(extra.span) / 2 / stats.seconds
@@ -122,7 +122,7 @@ def _keys(answer: ScoredAnswer, extra: Extra, stats: VideoStats | None) -> list[
 
 
 def _thirds(answers: Sequence[ScoredAnswer], stats: Mapping[str, VideoStats]) -> dict[tuple[str, str], list[int]]:
-    """Indices of answers by thirds of the videos' length, brightness and motion."""
+    """Indices of answers by terciles of the videos' length, brightness and motion."""
     members = {}
     for dimension, unit, scale, field in (
         ("length", " s", 1.0, "seconds"),
@@ -161,7 +161,7 @@ def _slice(key: tuple[str, str], answers: Sequence[ScoredAnswer], whole: float) 
 
 
 class VideoStats(NamedTuple):
-    """`seconds` of the video; mean `brightness` and mean change between its frames (`motion`), both 0..1."""
+    """Statistics of a video: `seconds`; mean `brightness` and mean change between frames (`motion`), both 0..1."""
 
     seconds: float
     brightness: float
@@ -189,14 +189,14 @@ def _is_local(video: str) -> bool:
 def _stats(video: str) -> VideoStats | None:
     try:
         seconds, frames_THW = gray_frames(video, FRAMES, WIDTH)
-    except ProblemError:  # broken or hanging: the evaluation has said so
+    except ProblemError:  # broken or hanging: the evaluation has reported it
         return None
     motion = float(np.abs(np.diff(frames_THW, axis=0)).mean()) if len(frames_THW) > 1 else 0.0
     return VideoStats(seconds, round(float(frames_THW.mean()) / 255, 5), round(motion / 255, 5))
 
 
 def _clusters_of(answers: Sequence[ScoredAnswer], vectors: UnitVectors) -> dict[int, str]:
-    """The cluster of each answer that has embeddings, by its index; named for its commonest kind and question."""
+    """The cluster of each answer with embeddings, by its index; clusters are named by their main kind and question."""
     indices = [at for at, answer in enumerate(answers) if answer.sample_id in vectors.media]
     count = min(MOST_CLUSTERS, len(indices) // PER_CLUSTER)
     if count < 2:
@@ -214,13 +214,13 @@ def _clusters_of(answers: Sequence[ScoredAnswer], vectors: UnitVectors) -> dict[
 
 
 def _joined(name: str, vectors: UnitVectors) -> np.ndarray:
-    """Media and question in one vector, each counting half."""
+    """Concatenate the vectors of media and question, with equal weight."""
     width = len(next(iter(vectors.texts.values()), ()))
     return np.concatenate([vectors.media[name], vectors.texts.get(name, np.zeros(width, np.float32))])
 
 
 def _far_apart(vectors_ND: np.ndarray, count: int) -> np.ndarray:
-    """Vectors that are far from each other, with which clustering begins and is repeatable."""
+    """Initial cluster centers by farthest-point sampling, so that clustering is deterministic."""
     chosen = [0]
     nearest_N = vectors_ND @ vectors_ND[0]
     while len(chosen) < count:
@@ -235,8 +235,8 @@ def _name(members: Sequence[ScoredAnswer]) -> str:
 
 
 def _yes_no(answers: Sequence[ScoredAnswer]) -> dict[str, Any] | None:
-    """False positives among readable answers to questions whose answer is no, false negatives among those whose answer
-    is yes; also by kind. None without yes/no questions."""
+    """False positives among readable answers to questions with the answer no, false negatives among those with the
+    answer yes; also by kind. None without yes/no questions."""
     by_kind: dict[str, list[ScoredAnswer]] = defaultdict(list)
     for answer in answers:
         if answer.answer_kind == "yes_no":
@@ -262,8 +262,8 @@ def _wrong(answers: Sequence[ScoredAnswer]) -> dict[str, Any]:
 
 
 def _confusions(answers: Sequence[ScoredAnswer]) -> list[dict[str, Any]]:
-    """(expected, said) pairs of wrong readable answers by kind, the commonest first: of how many with that expected
-    answer, and whether the other way round is as common. An option's letter stands for its text."""
+    """Confusions: (expected, said) pairs of wrong readable answers by kind, the most common first, with the number of
+    answers of that truth, and the reverse confusion's count. Texts replace letters of options."""
     pairs: Counter[tuple[str, str, str]] = Counter()
     totals: Counter[tuple[str, str]] = Counter()
     for answer in answers:
@@ -292,7 +292,7 @@ def _shown(answer: ScoredAnswer, text: str) -> str:
 
 
 def slices_sentence(table: Mapping[str, Any]) -> str:
-    """The slices that hold all wrong answers, and those that fail surely more than the whole."""
+    """Sentences about the slices that contain all wrong answers, and those that fail significantly more often."""
     parts = [part for part in table["slices"] if part["n"] < table["n"]]
     holding = [part for part in parts if 1 < part["wrong"] == table["wrong"]]
     others = [part for part in parts if part["ci95"][0] > (table["rate"] or 0.0) and part not in holding]
@@ -304,7 +304,7 @@ def slices_sentence(table: Mapping[str, Any]) -> str:
 
 
 def slices_text(table: Mapping[str, Any]) -> str:
-    """The slices that fail surely more than the whole, a line each."""
+    """The slices that fail significantly more often than the whole, one per line."""
     rate = table["rate"] or 0.0
     standing_out = [part for part in table["slices"] if part["ci95"][0] > rate][:ON_TERMINAL]
     if not standing_out:

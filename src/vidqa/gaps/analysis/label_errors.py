@@ -1,9 +1,9 @@
-"""Which labels are probably wrong: evaluations that agree on another answer, duplicate questions with contradicting
-labels, and similar videos; the page that asks a person about them, and the file of answers that it saves.
+"""Probable label errors, from evaluations that agree on another answer, duplicate questions with contradicting labels,
+and similar videos; the audit page for a person, and the file of answers that it saves.
 
-The evidence against a label is counted in natural logs of odds. Each evaluation, and the vote of the nearest videos, is
-a witness that is as credible as it is right on questions of the same kind: a model that is often wrong there says
-little, so that its weakness is not taken for a mistake of the annotator. No witness alone outweighs a label.
+The evidence against a label is summed as natural log odds. Each evaluation, and the vote of the nearest videos, is a
+witness, weighted by its accuracy on questions of the same kind: a model that is often wrong there has little weight, so
+that its weakness is not mistaken for an annotation error. No single witness outweighs a label.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from vidqa.gaps.curation.embeddings import UnitVectors
 from vidqa.gaps.curation.labels import read_saved
 from vidqa.gaps.problems import INPUT
 
-PRIOR = 0.05  # of a label, to be wrong
-MOST_OF_ONE = 2.5  # log odds of one witness at most, below those of the prior
-ALIKE = 0.5  # how much of what a further witness says the others have said already
-MOST_AUDITED = 2000  # labels in the queue
+PRIOR = 0.05  # prior probability of a label error
+MOST_OF_ONE = 2.5  # largest log odds of one witness, less than those of the prior
+ALIKE = 0.5  # correlation of witnesses: discounts each further one
+MOST_AUDITED = 2000  # most labels in the queue
 NEIGHBOURS = 9
-FEWEST = 12  # answers to one question, of which neighbours say something
+FEWEST = 12  # fewest answers to one question for a vote of neighbours
 AT_ONCE = 1024  # rows of a block of similarities
 QUEUE_SCHEMA, ANSWERS_SCHEMA = "vidqa.audit.v1", "vidqa.audit_answers.v1"
 VERDICTS = ("right", "wrong", "unclear")
-CARDS, FRAMES = 200, 6  # labels on the page, the most doubtful first; pictures of each
-SHOWN = 1500  # characters of one text
-Witness = Mapping[int, str]  # answers by their index among the scored ones
+CARDS, FRAMES = 200, 6  # labels on the page, the most doubtful first; frames of each
+SHOWN = 1500  # most characters of one text
+Witness = Mapping[int, str]  # answers by their index in the scored answers
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """A label that may be wrong, at its index among the scored answers, with the answer that speaks against it."""
+    """A label that may be wrong, by its index in the scored answers, with the most probable other answer."""
 
     at: int
     suggested: str
@@ -64,10 +64,9 @@ def write_audit(
     vectors: UnitVectors,
     audited: Mapping[str, Answered],
 ) -> list[dict[str, Any]]:
-    """Write the queue, and the page that asks a person about it beside it, as .html. Returns the queue: doubtful
-    labels, the most doubtful first, with a person's verdict where there is one.
-
-    Raises RESULTS_FOLDER for another evaluation that does not exist."""
+    """Write the audit queue, and beside it the page for a person, as .html. Returns the queue: doubtful labels, the
+    most doubtful first, with a person's verdict if there is one. Raises RESULTS_FOLDER for another evaluation that does
+    not exist."""
     answers = scored.answers
     parsed = {at: answer.parsed for at, answer in enumerate(answers) if answer.is_answer and answer.parsed}
     models: dict[str, Witness] = {"this evaluation": parsed}
@@ -111,7 +110,7 @@ def _item(suspect: Suspect, answer: ScoredAnswer, audited: Mapping[str, Answered
 
 
 def suspects_of(answers: Sequence[ScoredAnswer], models: Mapping[str, Witness], neighbours: Witness) -> list[Suspect]:
-    """Every label against which something speaks, the most doubtful first. `models` are the parsed answers of each
+    """All labels with evidence against them, the most doubtful first. `models` are the parsed answers of each
     evaluation, by its name."""
     witnesses = {**models, **({"the most similar videos": neighbours} if neighbours else {})}
     credible = {name: _credibility(answers, witness) for name, witness in witnesses.items()}
@@ -138,7 +137,7 @@ def _score(evidence: Sequence[tuple[str, float]], duplicates: int, others: Count
     odds = math.log(PRIOR / (1 - PRIOR))
     if evidence:
         odds += math.fsum(value for _, value in evidence) / (1 + ALIKE * (len(evidence) - 1))
-    if others:  # of labels that contradict each other at least one is wrong
+    if others:  # at least one of several contradicting labels is wrong
         odds += -math.log(PRIOR / (1 - PRIOR)) + math.log((duplicates + 0.5) / 1.5)
     return odds
 
@@ -146,7 +145,7 @@ def _score(evidence: Sequence[tuple[str, float]], duplicates: int, others: Count
 def _against(
     at: int, answer: ScoredAnswer, witnesses: Mapping[str, Witness], credible: Mapping[str, Mapping[str, float]]
 ) -> dict[str, list[tuple[str, float]]]:
-    """For each answer that some witness gives instead of the label: what every witness says about the two."""
+    """Signed evidence of every witness on each answer that some witness gives instead of the label."""
     replies = {name: witness[at] for name, witness in witnesses.items() if witness.get(at)}
     label, against = answer.parsed_truth, {}
     for other in {reply for reply in replies.values() if reply != label}:
@@ -156,8 +155,8 @@ def _against(
 
 
 def _credibility(answers: Sequence[ScoredAnswer], witness: Witness) -> dict[str, float]:
-    """By kind of question: how many times likelier a witness is to give the right answer than one certain wrong one, in
-    logs, at least 0."""
+    """Log odds by kind of question that a witness gives the right answer and not a particular wrong one, at least 0. It
+    is the weight of the witness."""
     right: Counter[str] = Counter()
     total: Counter[str] = Counter()
     labels: dict[str, set[str]] = defaultdict(set)
@@ -175,8 +174,8 @@ def _credibility(answers: Sequence[ScoredAnswer], witness: Witness) -> dict[str,
 
 
 def _contradictions(answers: Sequence[ScoredAnswer]) -> dict[int, Counter[str]]:
-    """Of each answer whose question is asked about the same video more than once with different labels: the counts of
-    the other labels."""
+    """Counts of the other labels, for each answer whose question is repeated for the same video with different
+    labels."""
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for at, answer in enumerate(answers):
         if answer.video and answer.parsed_truth:
@@ -190,7 +189,7 @@ def _contradictions(answers: Sequence[ScoredAnswer]) -> dict[int, Counter[str]]:
 
 
 def neighbour_labels(answers: Sequence[ScoredAnswer], media: Mapping[str, np.ndarray]) -> dict[int, str]:
-    """By the index of an answer: the label that most of the nearest videos with the same question have."""
+    """The majority label of the nearest videos with the same question, by the index of an answer."""
     groups: dict[str, list[int]] = defaultdict(list)
     for at, answer in enumerate(answers):
         if answer.sample_id in media and answer.parsed_truth:
@@ -208,7 +207,7 @@ def _votes(members: Sequence[ScoredAnswer], indices: Sequence[int], media: Mappi
     most, labels = min(NEIGHBOURS, len(members) - 1), {}
     for start in range(0, len(members), AT_ONCE):
         alike_BN = vectors_ND[start : start + AT_ONCE] @ vectors_ND.T
-        alike_BN[videos[start : start + AT_ONCE, None] == videos[None, :]] = -2.0  # no vote for itself
+        alike_BN[videos[start : start + AT_ONCE, None] == videos[None, :]] = -2.0  # a video has no vote on itself
         nearest_BK = np.argpartition(-alike_BN, most - 1, axis=1)[:, :most]
         for row, nearest in enumerate(nearest_BK):
             votes = Counter(members[at].parsed_truth for at in nearest.tolist())
@@ -219,7 +218,7 @@ def _votes(members: Sequence[ScoredAnswer], indices: Sequence[int], media: Mappi
 
 
 def audit_page(items: Sequence[dict[str, Any]]) -> str:
-    """HTML of one file that needs no network."""
+    """HTML of the audit page, one file that needs no network."""
     frames = cache(lambda video: card_frames(video, FRAMES))
     cards = []
     for item in items[:CARDS]:
@@ -236,7 +235,7 @@ def audit_page(items: Sequence[dict[str, Any]]) -> str:
 
 
 def read_answers(path: Path) -> dict[str, Answered]:
-    """By sample id. Raises CURATION_INPUT."""
+    """Read a person's answers by sample id. Raises CURATION_INPUT."""
     table = read_saved(path)
     answers = table.get("answers") if isinstance(table, dict) and table.get("schema") == ANSWERS_SCHEMA else None
     if not isinstance(answers, dict):
@@ -255,7 +254,7 @@ def _answered(path: Path, name: str, value: Any) -> Answered:
 def add_answers(path: Path, store: Path) -> None:
     """Add the answers in a file to those in `store`, where they replace earlier ones of the same samples.
 
-    Raises CURATION_INPUT, also for a damaged `store`, and then leaves `store` as it is.
+    Raises CURATION_INPUT, also for a damaged `store`, and then leaves `store` unchanged.
     """
     answers = {**(read_answers(store) if store.is_file() else {}), **read_answers(path)}
     table = {name: answer._asdict() for name, answer in answers.items()}

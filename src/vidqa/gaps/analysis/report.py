@@ -1,4 +1,4 @@
-"""The whole gap analysis: the table, slices and audit queue beside it, and what a person reads of them.
+"""The whole gap analysis: the table, slices and audit queue beside it, and their summary as text.
 
 result = find_gaps(GapAnalysis(results_dir="outputs/eval", gaps_parquet="gaps.parquet", kpi_ann_path="kpi"))
 """
@@ -23,7 +23,7 @@ ROWS = 40  # kinds on the terminal
 
 @dataclass(frozen=True, kw_only=True)
 class GapAnalysis:
-    """The options of analyze_gaps.py. `slices` and `audit` are files to write, `embeddings` those of the evaluated set,
+    """The options of analyze_gaps.py. `slices` and `audit` are output files, `embeddings` those of the evaluated set,
     `other_results` evaluations of the same questions by other models, `audit_answers` a person's answers."""
 
     results_dir: str
@@ -40,7 +40,7 @@ class GapAnalysis:
 
 
 def find_gaps(request: GapAnalysis) -> Result:
-    """Write the files of a request. Raises what `analyze` does, CURATION_INPUT."""
+    """Write the files of a request. Raises the problems of `analyze`, and CURATION_INPUT."""
     audited = read_answers(request.audit_answers) if request.audit_answers else {}
     scored = ScoredAnswers() if request.slices or request.audit else None
     places = (request.results_dir, request.gaps_parquet, request.kpi_ann_path, request.kpi_media_path)
@@ -66,7 +66,7 @@ def find_gaps(request: GapAnalysis) -> Result:
 
 
 def summary_text(gaps: Gaps, table: str) -> str:
-    """Gaps by kind and error type, the meaning of these, and the place of the table."""
+    """Gaps by kind and error type, the meaning of the types, and the path of the table."""
     errors = [error for error in ERROR_TYPES if gaps.by_error[error]]
     rows = [("kind", "samples", "gaps", *errors)]
     for kind, counts in sorted(gaps.by_kind.items(), key=lambda item: -item[1].total()):
@@ -74,7 +74,7 @@ def summary_text(gaps: Gaps, table: str) -> str:
         rows.append((kind, *map(str, cells)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])  # the kind, then numbers
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])  # kind, then numbers
         for row in rows[:ROWS]
     ]
     more = [f"... {len(rows) - ROWS} more kinds"] if len(rows) > ROWS else []
@@ -83,7 +83,7 @@ def summary_text(gaps: Gaps, table: str) -> str:
 
 
 def next_commands(request: GapAnalysis) -> list[str]:
-    """The same analysis as readable lines, then their first rows."""
+    """Commands that write the same analysis as JSON lines, then that show its first rows."""
     if request.jsonl:
         return [] if is_remote(request.jsonl) else [shlex.join(["head", "-n", "5", request.jsonl])]
     words = ["--results-dir", request.results_dir, "--gaps-parquet", request.gaps_parquet]

@@ -1,5 +1,5 @@
-"""Answers with their verdicts, the four ways to compare a response with its ground truth, and what a person says of
-that one."""
+"""Answers with their verdicts, the four modes of comparison with the ground truth, and a person's verdict on the ground
+truth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vidqa.gaps.analysis.annotations import AnnotationIndex
 from vidqa.gaps.analysis.storage import Row
 
 Mode = Literal["exact", "normalized", "bcq", "mcq"]
-KINDS = {"bcq": "yes_no", "mcq": "letter"}  # by the mode that reads every answer as one kind
+KINDS = {"bcq": "yes_no", "mcq": "letter"}  # by the modes that parse every answer as one kind
 ERROR_TYPES = {  # in the order of summaries
     "wrong": "an answer was given, and it is not the ground truth",
     "truncated": "the answer was cut off: a larger generation.max_tokens lets it end",
@@ -23,8 +23,8 @@ ERROR_TYPES = {  # in the order of summaries
 
 
 class ScoredAnswer(NamedTuple):
-    """One answer; `error` is empty where it is right. `row` is the annotation's place, -1 without one; `source` and
-    `result_index` say where the result is; they and the response are None where it is missing."""
+    """One answer; `error` is empty if it is right. `row` is the annotation's index, -1 without one; `source` and
+    `result_index` locate the result; they and the response are None if it is missing."""
 
     row: int
     video: str
@@ -42,11 +42,11 @@ class ScoredAnswer(NamedTuple):
 
     @property
     def is_answer(self) -> bool:
-        """Whether one answer could be read, right or wrong."""
+        """Whether one answer could be parsed, right or wrong."""
         return self.error in ("", "wrong")
 
     def as_row(self, mode: Mode) -> Row:
-        """The answer in the gap table."""
+        """The answer as a row of the gap table."""
         about = (self.video, self.question, self.truth, self.sample_id, self.kind, self.response)
         parsed = None if self.error == "missing" else self.parsed
         return *about, parsed, self.parsed_truth, self.error, mode, self.source, self.result_index
@@ -61,42 +61,42 @@ class ScoredAnswers:
 
 
 class Answered(NamedTuple):
-    """A person's verdict on a label; `answer` is the right one, where the label is wrong and it is known."""
+    """A person's verdict on a label; `answer` is the right one, if the label is wrong and it is known."""
 
     verdict: str
     answer: str = ""
 
     @property
     def is_usable(self) -> bool:
-        """Whether the sample still has a label that a person stands by."""
+        """Whether the sample has a label that a person confirmed or corrected."""
         return self.verdict == "right" or bool(self.verdict == "wrong" and self.answer)
 
 
 def own_judgement(item: Item) -> Judgement:
-    """The one that an item of our own results.json carries."""
+    """The verdict that is stored in an item of our own results.json."""
     kind = item["answer_kind"]
     parsed = Parsed(item["parsed_response"], kind, item["parse_status"])
     return Judgement(parsed, Parsed(item["parsed_gt"], kind, "parsed"), item["correct"])
 
 
 def error_of(judgement: Judgement) -> str:
-    """ "" where the response is right, else wrong, truncated, unparsed or empty."""
+    """The error type: "" for a right response, else wrong, truncated, unparsed or empty."""
     status = judgement.parsed.status
     return "" if judgement.correct else "wrong" if status == "parsed" else status
 
 
 def fits(mode: Mode, judgement: Judgement) -> bool:
-    """Whether the ground truth is of the kind that the mode asks for."""
+    """Whether the ground truth is of the kind that the mode requires."""
     return judgement.parsed.kind == KINDS.get(mode, judgement.parsed.kind)
 
 
 def compare(mode: Mode, response: str, gt: str, question: str, finish_reason: str, answer_kind: str) -> Judgement:
-    """A response and its ground truth in one of the modes.
+    """Compare a response with its ground truth in one of the modes.
 
-    exact       equal after trimming and lower-casing, as the original script compares
-    normalized  the rules of the evaluation: the answer is read by the kind of its ground truth
-    bcq         yes/no read from both, whatever options the question lists
-    mcq         option letters read from both
+    exact       equal after trimming and lower-casing, as in the original script
+    normalized  the rules of the evaluation: the answer is parsed by the kind of its ground truth
+    bcq         both parsed as yes/no, whatever options the question lists
+    mcq         both parsed as option letters
     """
     if mode == "exact":
         parsed, truth, kind = response.strip().lower(), gt.strip().lower(), answer_kind or "text"

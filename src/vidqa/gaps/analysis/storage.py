@@ -1,4 +1,4 @@
-"""Files of a gap analysis wherever they are, by fsspec: local paths, s3:// and other addresses; and the gap table."""
+"""Local and remote files of a gap analysis by fsspec (local paths, s3:// and other URLs), and the gap table."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SCHEMA = pa.schema(
         ("ground_truth", pa.string()),
         ("sample_id", pa.string()),
         ("kind", pa.string()),  # the annotation's own kind of question, else the answer kind
-        ("response", pa.string()),  # null where there is none
+        ("response", pa.string()),  # null if there is none
         ("parsed_response", pa.string()),
         ("parsed_ground_truth", pa.string()),
         ("error_type", pa.string()),  # wrong | truncated | unparsed | empty | missing
         ("match_mode", pa.string()),
-        ("source_results", pa.string()),  # the results file; null where the result is missing
-        ("row_index", pa.int64()),  # its place in that file, from 0
+        ("source_results", pa.string()),  # the results file; null if the result is missing
+        ("row_index", pa.int64()),  # its index in that file, from 0
     ],
     metadata={"vidqa.schema": "vidqa.gaps.v1"},
 )
@@ -50,10 +50,10 @@ def is_remote(path: str) -> bool:
 
 
 def find_results(place: str) -> list[str]:
-    """The results.json that `place` means: the file itself, the one directly in it, or the only one below it.
+    """The results.json of `place`: the file itself, the one directly in it, or the only one below it.
 
-    Several are read together only if each lies in a folder of its own named shard_0, shard-1, rank2, part_3 ... under
-    one parent. Raises RESULTS_FOLDER, which names them.
+    Several are read together only if each is in a separate folder named shard_0, shard-1, rank2, part_3 ... under one
+    parent. Raises RESULTS_FOLDER, which lists them.
     """
     with storage_problems(place):
         files, root = filesystem(place)
@@ -69,7 +69,7 @@ def find_results(place: str) -> list[str]:
 
 
 def is_judged(results: str) -> bool:
-    """Whether results were judged by the present rules: the metrics.json beside them says so."""
+    """Whether results were judged by the present rules, according to the metrics.json beside them."""
     metrics = f"{results.removesuffix(FILE)}metrics.json"
     with storage_problems(metrics):
         try:
@@ -91,7 +91,7 @@ def exists(path: str) -> bool:
 
 @contextmanager
 def publishing(path: str) -> Iterator[Path]:
-    """A local path to write to; it becomes `path` when the block ends well, and nothing does when it does not."""
+    """A local path to write to; it becomes `path` if the block succeeds, and is discarded if it fails."""
     if not is_remote(path):
         with replacing(Path(path)) as temporary:
             yield temporary
@@ -105,7 +105,7 @@ def publishing(path: str) -> Iterator[Path]:
 
 @contextmanager
 def storage_problems(where: str) -> Iterator[None]:
-    """Turns what file systems and buckets raise into ENV_FILE_REFUSED."""
+    """Convert the errors of file systems and buckets to ENV_FILE_REFUSED."""
     try:
         yield
     except OSError as wrong:
@@ -134,7 +134,7 @@ def filesystem(path: str) -> tuple[Any, str]:
 
     try:
         files, name = url_to_fs(path)
-    except (ValueError, ImportError) as unknown:  # no such protocol, or one whose package is not installed
+    except (ValueError, ImportError) as unknown:  # an unknown protocol, or its package is not installed
         raise FILE_REFUSED.error(path, str(unknown)) from unknown
     if not name:
         raise FILE_REFUSED.error(path, "it names no bucket")
@@ -142,7 +142,7 @@ def filesystem(path: str) -> tuple[Any, str]:
 
 
 def keep_apart(paths: Iterable[str | Path]) -> None:
-    """Raises USAGE where two paths are of one file: an output would replace an input, or another output."""
+    """Raise USAGE if two paths are the same file: an output would replace an input, or another output."""
     places: set[str] = set()
     for path in map(str, paths):
         place = path if is_remote(path) else os.path.realpath(path)
@@ -152,7 +152,7 @@ def keep_apart(paths: Iterable[str | Path]) -> None:
 
 
 def write_gaps(rows: Sequence[Row], parquet: str, jsonl: str | None = None) -> None:
-    """Write the gap table, and each row as a JSON line too where `jsonl` is named. Raises ENV_FILE_REFUSED."""
+    """Write the gap table and, if `jsonl` is given, each row as a JSON line. Raises ENV_FILE_REFUSED."""
     columns = zip(*rows, strict=True) if rows else [() for _ in SCHEMA]
     arrays = [_array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
     with storage_problems(parquet), publishing(parquet) as table:
@@ -166,5 +166,5 @@ def write_gaps(rows: Sequence[Row], parquet: str, jsonl: str | None = None) -> N
 def _array(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array:
     try:
         return pa.array(values, type=kind)
-    except UnicodeEncodeError:  # JSON may hold half of a surrogate pair, which no file can
+    except UnicodeEncodeError:  # JSON may contain half of a surrogate pair, which cannot be encoded
         return pa.array([None if value is None else as_text(value) for value in values], type=kind)

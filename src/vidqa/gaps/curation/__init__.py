@@ -1,1 +1,1 @@
-"""Curation: data for the next round: mined, made, assembled, checked against leaks."""
+"""Curation: data for the next round: mined, made, assembled, checked for leaks."""

@@ -1,7 +1,7 @@
-"""Assembly of the next training set from a base set and new rows: duplicates, rows that leak a protected set (KPI,
-validation, test), rows beyond the balance of answers and beyond the cap of a kind are left out, and counted.
+"""Assembly of the next training set from a base set and new rows. Left out and counted are duplicates, rows that leak a
+protected set (KPI, validation, test), and rows beyond the balance of answers or the cap of a kind.
 
-    assembled = assemble(Assembly(base=base, add=(mined,), out=out, kpi=(annotations, media)))
+assembled = assemble(Assembly(base=base, add=(mined,), out=out, kpi=(annotations, media)))
 
 A row leaks if its video or id is that of a protected record, or its clip is a copy of a protected clip (`find_leaks`).
 """
@@ -30,23 +30,23 @@ from vidqa.gaps.curation.selection import FEW
 from vidqa.gaps.problems import INPUT, LEAK, NOTHING_NEW
 
 ANNOTATIONS, LEAKS, SUMMARY = "annotations.json", "leaks.json", "assembly.json"
-LEAKS_NAMED = 5  # in the message of a problem
-MINED = ("mined.json", "labelled.json")  # annotations that the pool had, and those of a person
+LEAKS_NAMED = 5  # most leaks in the message of a problem
+MINED = ("mined.json", "labelled.json")  # annotations from the pool, and a person's labels
 WRITTEN = (*((name,) for name in ANNOTATION_NAMES), MINED, ("augmented.json",), ("generated.json",))
-NO_ROWS = len(json_list([]))  # bytes of a file of none
-REJECTABLE = ("wrong", "unparsed")  # error types with a response, which can be the rejected answer of a pair
+NO_ROWS = len(json_list([]))  # size of an empty file in bytes
+REJECTABLE = ("wrong", "unparsed")  # error types with a response that can be the rejected answer of a pair
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assembly:
     """The options of assemble_dataset.py.
 
-    add                     annotation files, or folders that a mining (and labelling) or augmentation has written
+    add                     annotation files, or output folders of a mining (and labelling) or augmentation
     pairs                   a gap table of the base set: only its rows are written, each with the model's wrong answer
-    kpi, validation, test   protected sets: annotations, and where their media are
-    replay                  rows of the base set for each added one, of this round or an earlier one; None keeps all
+    kpi, validation, test   protected sets: annotations and media folder
+    replay                  rows of the base set per added row, of this round or an earlier one; None keeps all
     cap                     most new rows of one kind; 0 is no limit
-    balance                 thin out new rows of a kind until its answers are equally frequent among them
+    balance                 drop new rows of a kind until its answers are equally frequent among them
     """
 
     base: Path
@@ -66,14 +66,14 @@ class Assembly:
 
     @property
     def protected(self) -> dict[str, tuple[str, ...]]:
-        """The protected sets that are given, by name: (annotations, media)."""
+        """The protected sets of the request, by name: (annotations, media)."""
         sets = {"kpi": self.kpi, "validation": self.validation, "test": self.test}
         return {name: paths for name, paths in sets.items() if paths}
 
 
 @dataclass
 class Assembled:
-    """The new set: its rows in order, how many rows were left out by reason, and the leaks."""
+    """The new set: its rows in order, the number of dropped rows by reason, and the leaks."""
 
     rows: list[Row]
     left_out: Counter[str]
@@ -94,15 +94,15 @@ class Assembled:
 
 def assemble(request: Assembly) -> Assembled:
     """Write annotations.json, leaks.json and assembly.json to `request.out`. leaks.json also has unsure leaks, pairs of
-    clips without enough detail to compare, whose rows are not left out. Raises CURATION_NOTHING_NEW if no new row is
-    left, CURATION_INPUT for a table that cannot be read and for a mining without answers, OUTPUT_EXISTS where a
-    set would be replaced."""
+    clips with too little detail to compare, whose rows are not dropped. Raises CURATION_NOTHING_NEW if no new row is
+    left, CURATION_INPUT for a table that cannot be read and for a mining without answers, OUTPUT_EXISTS if a set would
+    be replaced."""
     inputs = (request.base, *request.add, *(Path(paths[0]) for paths in request.protected.values()))
     place = request.out / ANNOTATIONS
     files = [file for path in inputs for file in _annotations_in(path)]
     if place.exists() and any(file.exists() and place.samefile(file) for file in files):
         raise OUTPUT_EXISTS.error(place, "it is one of the sets that are read here")
-    # A set that was assembled before names its media by whole paths, which lead out of its folder.
+    # An assembled set refers to its media by full paths, which are outside of its folder.
     is_assembled = (request.base / SUMMARY).is_file()
     base = read_rows(request.base / ANNOTATIONS if is_assembled else request.base, request.base_media)
     left_out: Counter[str] = Counter()
@@ -131,7 +131,7 @@ def assemble(request: Assembly) -> Assembled:
 
 
 def _added(request: Assembly, base: Sequence[Pair], left_out: Counter[str]) -> list[Pair]:
-    """The rows to add that the base set does not have. Raises CURATION_INPUT, CURATION_NOTHING_NEW."""
+    """The rows to add that are not in the base set. Raises CURATION_INPUT, CURATION_NOTHING_NEW."""
     new: list[Pair] = []
     for path in request.add:
         rows = _rows_in(path)
@@ -146,8 +146,8 @@ def _added(request: Assembly, base: Sequence[Pair], left_out: Counter[str]) -> l
 
 
 def _preference_rows(base: Sequence[Pair], gaps: Path, left_out: Counter[str]) -> list[Pair]:
-    """Rows for training on preferences (DPO): the base rows that the gap table `gaps` has a wrong answer for, with the
-    first of these as the rejected answer. Raises CURATION_INPUT, CURATION_NOTHING_NEW."""
+    """Rows for preference training (DPO): the base rows with a wrong answer in the gap table `gaps`, the first of these
+    as the rejected answer. Raises CURATION_INPUT, CURATION_NOTHING_NEW."""
     responses: dict[str, str] = {}
     for gap in read_columns(gaps, "sample_id", "response", "error_type"):
         if gap["error_type"] in REJECTABLE and (gap["response"] or "").strip():
@@ -171,21 +171,21 @@ def _preference_rows(base: Sequence[Pair], gaps: Path, left_out: Counter[str]) -
 
 
 def leaks_text(leaks: Sequence[Leak]) -> str:
-    """A sentence: how many leaks, how many by reason, and the first LEAKS_NAMED."""
+    """A sentence with the number of leaks, in total and by reason, and the first LEAKS_NAMED."""
     kinds = ", ".join(f"{count} {reason}" for reason, count in Counter(leak.reason for leak in leaks).items())
     pairs = "; ".join(f"{leak.new} is {leak.protected} of {leak.set} ({leak.reason})" for leak in leaks[:LEAKS_NAMED])
     return f"{len(leaks)} pairs: {kinds}. {pairs}{'; ...' if len(leaks) > LEAKS_NAMED else ''}"
 
 
 def _annotations_in(path: Path) -> list[Path]:
-    """The annotation files that a mining and a person's answers, an augmentation or an assembly wrote into the folder
-    `path`; a file is itself."""
+    """The annotation files of a mining with a person's answers, of an augmentation or of an assembly in the folder
+    `path`; for a file, the file itself."""
     written_files = ([path / name for name in names if (path / name).is_file()] for names in WRITTEN)
     return next(filter(None, written_files), [path])
 
 
 def _rows_in(path: Path) -> list[Pair]:
-    """The rows of these files. Raises CURATION_INPUT for a mining whose clips have no answers yet."""
+    """Read the rows of these files. Raises CURATION_INPUT for a mining whose clips have no answers yet."""
     files, tasks = _annotations_in(path), path / TASKS
     if tasks.is_file():
         files = [file for file in files if file.stat().st_size > NO_ROWS]
@@ -197,12 +197,12 @@ def _rows_in(path: Path) -> list[Pair]:
 
 
 def _question_key(record: Record) -> tuple[Any, ...]:
-    """Equal for records that ask the same about the same media."""
+    """A key that is equal for records with the same question about the same media."""
     return (*(ref.view for ref in record.media), " ".join(record.question.casefold().split()))
 
 
 def _without_duplicates(base: Sequence[Pair], new: Sequence[Pair], left_out: Counter[str]) -> list[Pair]:
-    """New rows whose question is neither in the base set nor in a new row before."""
+    """New rows whose question is neither in the base set nor in an earlier new row."""
     keys = {_question_key(record) for _, record in base}
     unique = []
     for pair in new:
@@ -226,8 +226,8 @@ def _without_leaks(new: Sequence[Pair], leaks: Sequence[Leak], left_out: Counter
 
 
 def _balanced(new: list[Pair], rng: np.random.Generator, left_out: Counter[str]) -> list[Pair]:
-    """In each kind with few different answers, keep as many rows of every answer as of the rarest. Free text is
-    kept."""
+    """Downsample the answers of each kind with few different answers to the count of the rarest. Free text is not
+    changed."""
     # By kind and answer.
     indices: defaultdict[str, defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for index, (_, record) in enumerate(new):
@@ -257,8 +257,8 @@ def _capped(new: list[Pair], cap: int, rng: np.random.Generator, left_out: Count
 
 
 def _replayed(base: list[Pair], new_rows: int, replay: float | None, rng: np.random.Generator) -> list[Pair]:
-    """The rows of the base set to keep: all that earlier rounds have added, and of its original rows `replay` for each
-    added one (None: all), with the shares of kinds that the original has."""
+    """The rows of the base set to keep: all rows added by earlier rounds, and `replay` original rows per added one
+    (None: all), in the original proportions of kinds."""
     original = [
         index for index, (_, record) in enumerate(base) if not record.provenance or record.provenance.origin == "base"
     ]
@@ -267,7 +267,7 @@ def _replayed(base: list[Pair], new_rows: int, replay: float | None, rng: np.ran
         return base
     kinds = np.array([base[index][1].kind or "" for index in original])
     order = rng.permutation(len(original))
-    # A row's rank within its kind, scaled to 0..1: taking the lowest ranks takes the same share of every kind.
+    # A row's rank within its kind, scaled to 0..1: the lowest ranks contain the same share of every kind.
     rank = np.empty(len(original))
     for kind in np.unique(kinds):
         rows = order[kinds[order] == kind]
@@ -277,7 +277,7 @@ def _replayed(base: list[Pair], new_rows: int, replay: float | None, rng: np.ran
 
 
 def _rows(request: Assembly, base: Sequence[Pair], new: Sequence[Pair]) -> list[Row]:
-    """The rows to write, with provenance and unique ids: an id that is used already gets the round's number."""
+    """The rows to write, with provenance and unique ids: the round's number is appended to an id already in use."""
     ids: set[str] = set()
     rows = []
     for origin, parsed_rows in (("base", base), ("generated", new)):
@@ -296,7 +296,7 @@ def _rows(request: Assembly, base: Sequence[Pair], new: Sequence[Pair]) -> list[
 
 
 def warnings(assembled: Assembled, request: Assembly) -> list[Problem]:
-    """Leaks, and a missing protected set, as warnings: the set is written all the same."""
+    """Warnings for leaks and for a missing protected set; the set is written anyway."""
     sure, unsure = ([leak for leak in assembled.leaks if leak.sure is is_sure] for is_sure in (True, False))
     problems = []
     if sure:

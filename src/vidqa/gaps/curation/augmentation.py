@@ -1,4 +1,4 @@
-"""More rows of those there are: variants of their clips, other words, counter-questions; or rows of a generator.
+"""Augmentation of rows: variants of their clips, rephrased questions, counter-questions; or a user's generator.
 
 rows, problems = augment(Augmentation(annotations=annotations, out=out))      augmented.json, videos/, preview.html
 """
@@ -42,15 +42,14 @@ from vidqa.video.problems import MEDIA_UNREADABLE
 
 ANNOTATIONS, PREVIEW, SUMMARY = "augmented.json", "preview.html", "augmentation.json"
 GENERATED = "generated.json"
-SHOWN, FRAMES = 40, 6  # rows of the preview, pictures of one
+SHOWN, FRAMES = 40, 6  # rows of the preview, frames of each
 GENERATOR_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """The options of augment_samples.py. `variants` is how many of every clip, drawn from the names in `only`
-    (empty: all of SAFE) and, with `flip`, mirrored ones. `generator` is a user's command that writes the rows instead.
-    """
+    """The options of augment_samples.py. `variants` is the number per clip, drawn from the names in `only` (empty: all
+    of SAFE) and, with `flip`, mirrored ones. `generator` is a user's command that writes the rows instead."""
 
     annotations: Path
     out: Path
@@ -68,8 +67,8 @@ class Augmentation:
 
 
 def augment(request: Augmentation) -> tuple[list[Row], list[Problem]]:
-    """The rows that were written, and a warning for each clip that could not be read. Raises CURATION_GENERATOR, and
-    USAGE for an output that would replace the annotations."""
+    """Write the new rows and return them, and a warning for each clip that could not be read. Raises
+    CURATION_GENERATOR, and USAGE for an output that would replace the annotations."""
     keep_apart((annotations_in_folder(request.annotations) or request.annotations, request.out / ANNOTATIONS))
     if request.generator:
         return _generated(request), []
@@ -101,7 +100,7 @@ def augment(request: Augmentation) -> tuple[list[Row], list[Problem]]:
 
 
 def _variant(request: Augmentation, row: Row, record: Record, name: str, draw: np.random.Generator) -> Row:
-    """One variant of a clip, written, and the row about it."""
+    """Write one variant of a clip, and return its row."""
     shows_a_part = any(key in ("video_start", "video_end") for key, _ in record.media[0].keys)
     keeps_times = shows_a_part or asks_for_time(record.question)
     variants = (*(request.only or SAFE), *(("flip",) if request.flip else ()))
@@ -137,7 +136,7 @@ def _each_text(record: Record, change: Any) -> Record:
 
 
 def _with_turn(record: Record, question: str, answer: str) -> Record:
-    """The record with another last question and answer; media stay before the text."""
+    """Replace the last question and answer of a record; media stay before the text."""
     turns: list[Turn] = list(record.turns)
     at = max(number for number, turn in enumerate(turns) if turn.role == "user")
     media = tuple(part for part in turns[at].parts if not isinstance(part, str))
@@ -151,7 +150,7 @@ def _shown_text(value: str | list[dict[str, Any]]) -> str:
 
 
 def write_preview(folder: Path, rows: Sequence[Row]) -> None:
-    """A page of new rows with pictures. Raises ENV_DISK_SPACE."""
+    """Write a page of new rows with frames. Raises ENV_DISK_SPACE."""
     shown = []
     for row in rows[:SHOWN]:
         turns = [_shown_text(turn["value"]) for turn in row["conversations"]]
@@ -163,7 +162,7 @@ def write_preview(folder: Path, rows: Sequence[Row]) -> None:
 
 
 def _generated(request: Augmentation) -> list[Row]:
-    """Run the generator and take in what it wrote. Raises CURATION_GENERATOR."""
+    """Run the generator and read its output. Raises CURATION_GENERATOR."""
     if not request.licence.strip() or not request.source.strip():
         raise GENERATOR.error("--generator", "its licence or its source is not named", "add --licence and --source")
     request.out.mkdir(parents=True, exist_ok=True)

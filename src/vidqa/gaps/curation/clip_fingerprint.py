@@ -1,4 +1,4 @@
-"""The fingerprint of a clip: up to 256 of its frames as 32 x 32 colors, and the moments that tell it from others.
+"""The fingerprint of a clip: up to 256 of its frames as 32 x 32 colors, and its most distinctive frames (probes).
 
 Shape letters: N frames, K probes, C cells of a 16 x 16 grid, three colors each, B cells of an 8 x 8 grid.
 """
@@ -21,22 +21,22 @@ from vidqa.video.pool import DecodePool, DecodeRequest
 from vidqa.video.probe import Header, probe_many
 from vidqa.video.types import VideoMeta
 
-FINE, SIDE, GRID, COARSE = 64, 32, 16, 8  # cells of a side: of the probes, of all frames, and what both are averaged to
-EXACT = 256  # pixels of a side, below which cells begin within a pixel
+FINE, SIDE, GRID, COARSE = 64, 32, 16, 8  # cells per side: of probes, of all frames, and of two averaged grids
+EXACT = 256  # pixels per side; below it, cell borders split pixels
 MOST_FRAMES = 256
 PROBES = 8
-ACTIVE = 10.0  # levels of 255 that a cell differs by from what stands still
-MOVING = 0.25  # share of cells in which something goes on, half of the time, up to which a camera is fixed
-DETAIL = 0.3  # share of cells with something to see, from which two frames are not alike by chance
-STEP = 6.0  # levels that make a difference between two cells
-PLAIN = 3.0  # levels: a frame that varies less over its cells shows nothing
+ACTIVE = 10.0  # levels of 255 by which an active cell differs from the static background
+MOVING = 0.25  # median share of active cells up to which a camera counts as fixed
+DETAIL = 0.3  # share of cells with edges from which two frames are not similar by chance
+STEP = 6.0  # levels of 255 that count as an edge between two cells
+PLAIN = 3.0  # levels of 255: a frame with a smaller deviation over its cells is blank
 TIMEOUT_S = 120.0
 AT_ONCE = 64  # clips that are decoded ahead
-SMALL = "vidqa.gaps.curation.clip_fingerprint:small"  # the transform of a decode pool
+SMALL = "vidqa.gaps.curation.clip_fingerprint:small"  # name of the transform in a decode pool
 
 
 def small(frames: np.ndarray, height: int, width: int) -> np.ndarray:
-    """uint8 [N, 64 * 64 * 3] of uint8 [N, H, W, 3]: the mean color of every cell."""
+    """The mean color of every cell: uint8 [N, 64 * 64 * 3] of uint8 [N, H, W, 3]."""
     count, tall, wide = frames.shape[:3]
     for axis in (1, 2) if tall > wide else (2, 1):
         frames = _narrowed(frames, axis)
@@ -44,7 +44,7 @@ def small(frames: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _narrowed(frames: np.ndarray, axis: int) -> np.ndarray:
-    """float32: 64 means along an axis. Of a short side a pixel is shared by two cells; else a crop would not fit."""
+    """64 means along an axis, float32. On a short side cells share pixels; otherwise a crop would not align."""
     side = frames.shape[axis]
     if side < EXACT:
         weights = boxes(np.zeros(()), np.ones(()), FINE, side)
@@ -55,8 +55,8 @@ def _narrowed(frames: np.ndarray, axis: int) -> np.ndarray:
 
 
 def boxes(start: np.ndarray, size: np.ndarray, into: int, side: int) -> np.ndarray:
-    """float32 [..., into, side]: weights that average `side` cells over each of the parts that an interval of the side
-    is divided into; `start` and `size` are shares of the side."""
+    """Weights float32 [..., into, side] that average `side` cells over `into` equal parts of an interval; `start` and
+    `size` of the interval are shares of the side."""
     edges = (start[..., None] + size[..., None] * np.linspace(0, 1, into + 1)) * side
     low, high = edges[..., :-1, None], edges[..., 1:, None]
     cell = np.arange(side)
@@ -66,8 +66,8 @@ def boxes(start: np.ndarray, size: np.ndarray, into: int, side: int) -> np.ndarr
 
 @dataclass(frozen=True, eq=False)
 class ClipFingerprint:
-    """`frames` uint8 [N, 32, 32, 3], in order, at `times_s` seconds. `probes` int [K] names the frames that tell most,
-    which `fine` uint8 [K, 64, 64, 3] shows again. `aspect` is the picture's width by its height."""
+    """The fingerprint of a clip. `frames` uint8 [N, 32, 32, 3], in order, at `times_s` seconds. `probes` int [K] are
+    its most distinctive frames, in finer cells in `fine` uint8 [K, 64, 64, 3]. `aspect` is width / height."""
 
     frames: np.ndarray
     times_s: np.ndarray
@@ -78,7 +78,7 @@ class ClipFingerprint:
 
     @classmethod
     def from_frames(cls, fine: np.ndarray, times_s: np.ndarray, aspect: float) -> ClipFingerprint:
-        """Of uint8 [N, 64, 64, 3]."""
+        """The fingerprint of frames uint8 [N, 64, 64, 3]."""
         frames = pooled(fine, SIDE).round().astype(np.uint8)
         cells = cells_of(frames)
         probes = _probes(cells, np.asarray(np.median(cells, axis=0)))
@@ -86,33 +86,33 @@ class ClipFingerprint:
 
     @cached_property
     def cells(self) -> np.ndarray:
-        """float32 [N, C] without each frame's mean: a re-encoding may be a little lighter or darker."""
+        """Cell colors float32 [N, C] minus each frame's mean: re-encoding may change brightness a little."""
         return cells_of(self.frames)
 
     @cached_property
     def coarse(self) -> np.ndarray:
-        """float32 [N, B]: means of `cells`. Two frames are never further apart in them than in `cells`."""
+        """Means of `cells` on the coarse grid, float32 [N, B]. Distances of frames are never larger than in `cells`."""
         shape = (len(self.frames), GRID, GRID, 3)
         return pooled(self.cells.reshape(shape), COARSE).reshape(len(self.frames), -1)
 
     @cached_property
     def still(self) -> np.ndarray:
-        """float32 [C]: what stands still, as `cells`."""
+        """The static background, float32 [C], in the form of `cells`."""
         return np.asarray(np.median(self.cells, axis=0))
 
     @cached_property
     def active(self) -> np.ndarray:
-        """bool [N, C]: where a frame differs from what stands still."""
+        """Active cells, bool [N, C]: those in which a frame differs from the static background."""
         return np.asarray(np.abs(self.cells - self.still) > ACTIVE)
 
     @cached_property
     def detail(self) -> np.ndarray:
-        """float [N]: the share of cells that differ from the next one, to the right or below."""
+        """Share of cells that differ from the next one, to the right or below, float [N]."""
         return _detail(self.cells)
 
     @cached_property
     def stands_still(self) -> bool:
-        """Whether most of the picture does, and shows enough to be told from another one: that of a fixed camera."""
+        """Whether the camera is fixed: most of the picture is static, with enough detail to be distinctive."""
         return float(np.median(self.active.mean(axis=1))) <= MOVING and float(_detail(self.still[None])[0]) >= DETAIL
 
 
@@ -123,19 +123,19 @@ def _detail(cells: np.ndarray) -> np.ndarray:
 
 
 def pooled(frames: np.ndarray, side: int) -> np.ndarray:
-    """float32 [N, side, side, 3] of [N, S, S, 3], S a multiple of it: the mean of every cell."""
+    """Means of cells: float32 [N, side, side, 3] of [N, S, S, 3]; S is a multiple of `side`."""
     step = frames.shape[1] // side
     return frames.reshape(len(frames), side, step, side, step, 3).mean(axis=(2, 4), dtype=np.float32)
 
 
 def cells_of(frames: np.ndarray) -> np.ndarray:
-    """float32 [N, C] of [N, S, S, 3] without each frame's mean."""
+    """Cell colors minus each frame's mean, float32 [N, C] of [N, S, S, 3]."""
     flat = pooled(frames, GRID).reshape(len(frames), GRID * GRID * 3)
     return np.asarray(flat - flat.mean(1, keepdims=True))
 
 
 def _probes(cells: np.ndarray, still: np.ndarray) -> np.ndarray:
-    """int [K]: of each eighth of a clip the frame in which most is going on, of those that show something."""
+    """Indices of probes, int [K]: in each eighth of a clip the frame with the most activity, except blank ones."""
     activity = np.abs(cells - still).mean(1) + 1e-3 * cells.std(1)
     activity[cells.std(1) < PLAIN] = -1
     parts = np.array_split(np.arange(len(cells)), min(PROBES, len(cells)))
@@ -144,7 +144,7 @@ def _probes(cells: np.ndarray, still: np.ndarray) -> np.ndarray:
 
 
 def fingerprints(media: Iterable[MediaRef]) -> Iterator[tuple[str, ClipFingerprint | None]]:
-    """(key, fingerprint) of each medium, None where it cannot be decoded; a few are held at a time."""
+    """Key and fingerprint of each medium, None if it cannot be decoded; few are in memory at a time."""
     refs = list({ref.key: ref for ref in media}.values())
     headers = probe_many(refs)
     plans = ((ref, header, _indices(header)) for ref, header in zip(refs, headers, strict=True))

@@ -1,17 +1,17 @@
-"""Whether two clips show the same moments: re-encoded, trimmed, cropped, or cut from one recording with an overlap.
+"""Detection of clips that show the same moments: re-encoded, trimmed, cropped, or overlapping cuts of one recording.
 
-The moments of one clip in which most is going on are looked for among all frames of the other. A moment is the same
-where the whole frame is, and also those parts of it that differ from what stands still: two clips of one fixed camera
-share the still parts alone. Two moments are needed. Where frames show little, such as one thing before a plain ground,
-two clips can look alike by chance: then all moments must agree in step, or they are a possible duplicate.
+The probes of one clip (its frames with the most activity) are searched among all frames of the other. A probe matches
+if the whole frame does, and also the cells that differ from the static background: two clips of one fixed camera share
+the background alone. Two matches are needed. If frames have little detail, such as one thing on a plain background, two
+clips can look alike by chance: then all probes must match at one time offset, or they are a possible duplicate.
 
-Many pairs of clips are compared by a few matrix products first (`candidate_pairs`). No pair that shares moments is
-passed over: means of cells are never further apart than the cells. A crop is passed over where the correlation of
-`crop_alignment.codes` is below LIKELY in all ways, as it would be in the close look; before fixed cameras whose views
-are not alike, below LIKELY_MOVED.
+Many pairs of clips are first compared by a few matrix products (`candidate_pairs`). This prefilter misses no pair with
+shared moments: the distance of cell means is at most that of the cells. It drops a crop if the correlation of
+`crop_alignment.codes` is below LIKELY for all crops, as the detailed comparison does; for fixed cameras with different
+backgrounds, if it is below LIKELY_MOVED.
 
-Shape letters: K probes, N frames, C cells, V ways to crop, M moments, F frames; P vectors of all clips of a block, Q
-vectors of one other clip, D width.
+Shape letters: K probes, N frames, C cells, V crops, M moments (probes to crop), F frames; P vectors of all clips of a
+block, Q vectors of one other clip, D width.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ from vidqa.gaps.curation.crop_alignment import (
 Vectors = Callable[[ClipFingerprint], np.ndarray]
 
 SAME_MOMENTS, CROPPED, UNSURE = "same moments", "cropped", "possible duplicate (low-detail frames)"
-SAME, SAME_ACTIVE = 6.0, 10.0  # levels, root mean square: of the whole frame; of the cells in which something goes on
-SAME_STILL = 3.0  # of a frame in which nothing does
-SHARE = 0.4  # of what a frame varies by over its cells, that two may differ by: dark frames differ by few levels
-SAME_VIEW = 0.06  # of what the view varies by; a crop moves it by more
-NEEDED = 2  # moments
-FEW_CELLS = 9  # numbers, three of each cell
-IN_STEP_S, ALL = 0.15, 0.9  # seconds that frames of plain clips may be off; share of them that must agree
-LIKELY = 0.6  # correlation of cropped frames, roughly placed: of two moments that are cropped alike
-LIKELY_ALONE = 0.85  # the same, of one
-LIKELY_MOVED = 0.8  # of two moments, where what stands still is not alike: something stood there for a time
-WAYS = 4  # to crop that are looked at closely
-VIEW, PLACED_VIEW = 1.0, 0.6  # `views_apart` of fixed cameras at most, before a crop is placed and after; chance: 0.8
-FITTED = 0.9  # the same, once it is placed
-FITS = 3  # of one way, each with the pairs of frames that the one before found
-CROPPED_SHARE = 0.2  # as SHARE, of a crop, which is fitted: others can be fitted, too
+SAME, SAME_ACTIVE = 6.0, 10.0  # largest root mean square difference in levels: of the whole frame; of active cells
+SAME_STILL = 3.0  # of a frame without activity
+SHARE = 0.4  # largest difference as a share of a frame's deviation: in dark frames all differences are small
+SAME_VIEW = 0.06  # largest difference as a share of the background's deviation; a crop changes it by more
+NEEDED = 2  # matching probes
+FEW_CELLS = 9  # fewest active values, three per cell
+IN_STEP_S, ALL = 0.15, 0.9  # largest time error in seconds for plain clips; share of frames that must match
+LIKELY = 0.6  # least correlation of coarsely aligned frames: for two moments with the same crop
+LIKELY_ALONE = 0.85  # the same for a single moment
+LIKELY_MOVED = 0.8  # for two moments, if the backgrounds differ: something was static there for a time
+WAYS = 4  # crops that are compared in detail
+VIEW, PLACED_VIEW = 1.0, 0.6  # most `views_apart` of fixed cameras, before and after alignment; by chance: 0.8
+FITTED = 0.9  # least correlation after alignment
+FITS = 3  # refinements of one crop, each with the pairs of frames that the previous one matched
+CROPPED_SHARE = 0.2  # like SHARE for a crop; smaller because alignment makes other frames fit, too
 
 
 @dataclass(frozen=True)
 class Match:
-    """A moment of one clip and the frame of another that is like it: seconds of both, and whether something goes on."""
+    """A probe of one clip and the matching frame of another: times in seconds of both, and whether it is active."""
 
     time_s: float
     there_s: float
@@ -71,7 +71,7 @@ class Match:
 
 @dataclass(frozen=True)
 class MatchModes:
-    """How a clip may share something with another: moments, as they are; the other as a part of it, or as its whole."""
+    """Kinds of matches to test: shared moments; the other clip as a crop of this one (part), or the reverse (whole)."""
 
     moments: bool = True
     part: bool = True
@@ -81,7 +81,7 @@ class MatchModes:
 def candidate_pairs(
     block: Sequence[ClipFingerprint], held: Sequence[ClipFingerprint]
 ) -> Iterator[tuple[int, int, MatchModes]]:
-    """Places in both of the pairs to compare, and how. A block of some dozens is worth its while."""
+    """Index pairs of clips to compare, with the modes to test. Efficient for blocks of some dozens."""
     of_shape = defaultdict(list)
     for at, clip in enumerate(block):
         of_shape[round(clip.aspect, 3)].append(at)
@@ -92,7 +92,7 @@ def candidate_pairs(
 
 
 def _modes(block: Sequence[ClipFingerprint], held: Sequence[ClipFingerprint]) -> Iterator[np.ndarray]:
-    """bool [3, clips of the block, which have one shape] for each that is held, as `MatchModes` has them."""
+    """The modes to test, bool [3, clips of the block] as in `MatchModes`, per held clip. A block has one aspect."""
     moments, frames, parts, stills = (
         _Joined(block, vectors) for vectors in (_moments, _frames, _part, partial(still_codes, ratio=PART))
     )
@@ -113,7 +113,7 @@ def _modes(block: Sequence[ClipFingerprint], held: Sequence[ClipFingerprint]) ->
 
 
 class _Joined:
-    """Vectors [P, D] of all clips, side by side."""
+    """Vectors [P, D] of all clips of a block, concatenated."""
 
     def __init__(self, block: Sequence[ClipFingerprint], vectors: Vectors) -> None:
         parts = [vectors(clip) for clip in block]
@@ -123,7 +123,7 @@ class _Joined:
         self.starts = (np.cumsum(lengths) - lengths)[self.there]
 
     def best(self, these: np.ndarray) -> np.ndarray:
-        """float [clips]: the greatest product of one of a clip's vectors and one of these [Q, D]; -inf without any."""
+        """The largest inner product of a clip's vectors with these [Q, D], float [clips]; -inf without any."""
         products = np.full(len(self.there), -np.inf)
         if len(these) and self.there.any():
             products[self.there] = np.maximum.reduceat((these @ self.vectors).max(axis=0), self.starts)
@@ -131,7 +131,7 @@ class _Joined:
 
 
 def _frames(clip: ClipFingerprint) -> np.ndarray:
-    """[N, D], so that the product with a mirrored one is half the mean square of their difference, below zero."""
+    """Vectors [N, D] whose product with a mirrored one is minus half the mean square of their difference."""
     cells = clip.coarse / np.float32(np.sqrt(clip.coarse.shape[1]))
     ones = np.ones((len(cells), 1), np.float32)
     return np.concatenate([cells, -0.5 * (cells**2).sum(1, keepdims=True), ones], axis=1)
@@ -155,11 +155,11 @@ def _whole(clip: ClipFingerprint, ratio: float) -> np.ndarray:
 
 
 def match_clips(one: ClipFingerprint, other: ClipFingerprint, how: MatchModes = MatchModes()) -> str:
-    """SAME_MOMENTS, CROPPED, UNSURE, or "" where they share nothing, in the ways that are possible."""
+    """SAME_MOMENTS, CROPPED, UNSURE, or "" for no shared moments; tests only the given modes."""
     verdicts = [_shares(one, other), _shares(other, one)] if how.moments else []
     if SAME_MOMENTS in verdicts:
         return SAME_MOMENTS
-    # Where most of what stands still is in its place, nothing was cropped.
+    # If most of the static background is in the same position, nothing was cropped.
     moved = (how.part or how.whole) and not _same_view(one, other)
     if moved and ((how.part and match_crop(one, other)) or (how.whole and match_crop(other, one))):
         return CROPPED
@@ -167,12 +167,12 @@ def match_clips(one: ClipFingerprint, other: ClipFingerprint, how: MatchModes = 
 
 
 def _same_view(one: ClipFingerprint, other: ClipFingerprint) -> bool:
-    """Whether most of what stands still is in its place: things that stood before it for long do not matter."""
+    """Whether most of the static background is in the same position; objects in front of it do not matter."""
     return float(np.median(np.abs(one.still - other.still))) <= SAME_VIEW * float(one.still.std())
 
 
 def _shares(probed: ClipFingerprint, whole: ClipFingerprint) -> str:
-    """Whether moments of one are frames of the other."""
+    """Whether probes of one clip are frames of the other."""
     if not len(probed.probes):
         return ""
     moments = probed.cells[probed.probes]
@@ -191,13 +191,13 @@ def _shares(probed: ClipFingerprint, whole: ClipFingerprint) -> str:
 
 
 def _squares(these: np.ndarray, those: np.ndarray) -> np.ndarray:
-    """float32 [K, N]: mean squares of differences, by one product."""
+    """Mean squares of differences, float32 [K, N], by one product."""
     squares = (these**2).mean(1)[:, None] + (those**2).mean(1) - 2 * these @ those.T / these.shape[1]
     return np.asarray(np.maximum(squares, 0))
 
 
 def _is_same(moment: np.ndarray, frame: np.ndarray, active: np.ndarray, most: float) -> bool:
-    """`most` is the levels that the whole frame may differ by."""
+    """Whether a probe and a frame match; `most` is the largest difference of the whole frame in levels."""
     gap = moment - frame
     whole = float(np.sqrt((gap**2).mean()))
     if whole > most:
@@ -208,12 +208,12 @@ def _is_same(moment: np.ndarray, frame: np.ndarray, active: np.ndarray, most: fl
 
 
 def _verdict(matches: Sequence[Match], probed: ClipFingerprint, whole: ClipFingerprint) -> str:
-    """What moments of a clip that are found in another one say: SAME_MOMENTS, UNSURE or ""."""
+    """The verdict by the probes of a clip that match frames of another: SAME_MOMENTS, UNSURE or ""."""
     probes = len(probed.probes)
     if len(probed.frames) == 1:
         return (SAME_MOMENTS if matches[0].detail >= DETAIL else UNSURE) if matches else ""
     moving = [match for match in matches if match.active]
-    # Quiet moments tell the view alone. Where all are found, one in which something goes on is enough.
+    # Probes without activity only identify the view. If all match, one with activity is enough.
     needed = 1 if len(matches) == probes else min(NEEDED, probes)
     if len(_rising([match for match in moving if match.detail >= DETAIL])) >= needed:
         return SAME_MOMENTS
@@ -223,13 +223,13 @@ def _verdict(matches: Sequence[Match], probed: ClipFingerprint, whole: ClipFinge
 
 
 def _rising(matches: Sequence[Match]) -> list[Match]:
-    """Those that come in the same order in both clips."""
+    """The matches that come in the same order in both clips."""
     ordered = sorted(matches, key=lambda match: match.time_s)
     return [match for at, match in enumerate(ordered) if all(match.there_s > before.there_s for before in ordered[:at])]
 
 
 def _in_step(probed: ClipFingerprint, whole: ClipFingerprint) -> bool:
-    """Whether one clip is the other, begun earlier or later: nearly all frames that both have agree."""
+    """Whether one clip is the other with a time offset: nearly all frames in both match."""
     times = probed.times_s
     for shift in whole.times_s - times[probed.probes[0]]:
         at = np.abs(whole.times_s - (times + shift)[:, None]).argmin(axis=1)
@@ -242,7 +242,7 @@ def _in_step(probed: ClipFingerprint, whole: ClipFingerprint) -> bool:
 
 
 def match_crop(whole: ClipFingerprint, part: ClipFingerprint) -> bool:
-    """Whether the second is a crop of the first: moments of the first, all cropped alike, are frames of the second."""
+    """Whether the second is a crop of the first: moments of the first under one crop are frames of the second."""
     for crop, pair in _roughly(whole, part):
         pairs = [pair]
         for _ in range(FITS):
@@ -257,7 +257,7 @@ def match_crop(whole: ClipFingerprint, part: ClipFingerprint) -> bool:
 
 
 def _roughly(whole: ClipFingerprint, part: ClipFingerprint) -> list[tuple[Crop, tuple[int, int]]]:
-    """Crops that may be it, the likeliest first, each with the places of a probe and of a frame of the part."""
+    """Candidate crops, the likeliest first, each with the indices of a probe and of a frame of the part."""
     if not len(whole.probes):
         return []
     ratio = ratio_of(whole, part)
@@ -279,15 +279,15 @@ def _roughly(whole: ClipFingerprint, part: ClipFingerprint) -> list[tuple[Crop, 
 
 
 def _view_fits(whole: ClipFingerprint, part: ClipFingerprint, crops: Sequence[Crop], most: float) -> list[bool]:
-    """Of each crop whether it could be it, by what stands still: always where one of the cameras moves."""
+    """Whether each crop is possible by the static backgrounds; always true if one of the cameras moves."""
     if not crops or not (whole.stands_still and part.stands_still):
         return [True] * len(crops)
     return [apart <= most for apart in views_apart(whole, part, crops).tolist()]
 
 
 def _likely(whole: ClipFingerprint, part: ClipFingerprint, alike: np.ndarray) -> np.ndarray:
-    """float [V]: how alike the likeliest of the moments [V, M] is, 0 for ways that cannot be it: a second moment must
-    be cropped alike, and what stands still before a fixed camera."""
+    """The highest correlation over the moments [V, M] of each crop, float [V]; 0 for crops that are ruled out: a second
+    moment must have the same crop, and so must the static background of fixed cameras."""
     ordered = np.sort(alike, axis=1)
     best, second = ordered[:, -1], ordered[:, -min(NEEDED, alike.shape[1])]
     likely = (second >= LIKELY) | (best >= LIKELY_ALONE)
@@ -298,7 +298,7 @@ def _likely(whole: ClipFingerprint, part: ClipFingerprint, alike: np.ndarray) ->
 
 
 def _agrees(whole: ClipFingerprint, part: ClipFingerprint, moments: np.ndarray, nearest: np.ndarray) -> bool:
-    """Whether cropped moments [K, C] of the whole are these frames [K] of the part."""
+    """Whether cropped moments [K, C] of the whole match these frames [K] of the part."""
     matches = []
     for number, at in enumerate(nearest.tolist()):
         frame, active = part.cells[at], part.active[at]

@@ -1,9 +1,9 @@
-"""Where in one picture another one lies that was cut out of it: ways to crop, and the fit of one crop.
+"""Alignment of a cropped picture with the whole: candidate crops, and the fit of one crop.
 
 A crop is (height, width, top, left), each a share of the whole picture's side. A crop keeps the shape of its pixels, so
-that two pictures' widths by heights leave one number free for its size; the fit then lets height and width differ.
+two pictures' aspects leave one free number for its size; the fit then adjusts height and width separately.
 
-Shape letters: V ways, M moments, F frames, B cells of an 8 x 8 grid.
+Shape letters: V crops, M moments, F frames, B cells of an 8 x 8 grid.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from vidqa.gaps.curation.clip_fingerprint import COARSE, DETAIL, FINE, GRID, Cli
 
 Crop = tuple[float, float, float, float]
 
-SIDES = (1.0, 15 / 16, 14 / 16, 13 / 16, 12 / 16, 11 / 16, 10 / 16, 9.5 / 16)  # of the longer side that a crop leaves
-LEAST = 0.44  # of a side
-STEP = 1 / 16  # of a side, between places
-DIM = 6.0  # levels that a view's cells differ by at least
-ALIKE = 0.9  # correlation of two frames of which one is enough
-PART, STILL = 0.0, "still"  # no ratio: the place of a clip's codes as a part; of those of what stands still
-MOMENTS, FRAMES = 4, 32  # of a whole that are cropped; of a part that they are looked for in
+SIDES = (1.0, 15 / 16, 14 / 16, 13 / 16, 12 / 16, 11 / 16, 10 / 16, 9.5 / 16)  # of the longer side of a crop
+LEAST = 0.44  # smallest side of a crop
+STEP = 1 / 16  # step between positions, as a share of the side
+DIM = 6.0  # lower bound for the deviation of a view's cells, in levels
+ALIKE = 0.9  # frames with a higher correlation are redundant
+PART, STILL = 0.0, "still"  # cache keys in place of a ratio: codes as a part; codes of the static background
+MOMENTS, FRAMES = 4, 32  # cropped moments of a whole; frames of a part for comparison
 
 
 @lru_cache(maxsize=64)
 def ways(ratio: float) -> tuple[Crop, ...]:
-    """Of a whole, where the part's width by height is `ratio` times that of the whole. Not the whole itself."""
+    """Candidate crops of a whole if the part's aspect is `ratio` times the whole's; the whole is not included."""
     crops = []
     for side in SIDES:
         height, width = side * min(1, 1 / ratio), side * min(1, ratio)
@@ -43,21 +43,21 @@ def _places(room: float) -> list[float]:
 
 
 def ratio_of(whole: ClipFingerprint, part: ClipFingerprint) -> float:
-    """As `ways` takes it; files whose sides were rounded by the encoder count as equal."""
+    """The ratio for `ways`, rounded so that files whose sides the encoder rounded count as equal."""
     return float(np.exp(np.round(np.log(part.aspect / whole.aspect) / 0.08) * 0.08))
 
 
 @lru_cache(maxsize=64)
 def _way_boxes(ratio: float) -> tuple[np.ndarray, np.ndarray]:
-    """float32 [V, 8, 64] of rows and of columns."""
+    """Averaging weights of rows and of columns for each crop, float32 [V, 8, 64]."""
     height, width, top, left = np.array(ways(ratio)).T
     return boxes(top, height, COARSE, FINE), boxes(left, width, COARSE, FINE)
 
 
 @lru_cache(maxsize=1)
 def _whitening() -> np.ndarray:
-    """float32 [B, B]: cosine transform of an 8 x 8 grid in which fine structure counts as much as coarse; the mean does
-    not count. Pictures are alike in the coarse, whatever they show."""
+    """A whitening transform, float32 [B, B]: cosine transform of an 8 x 8 grid with equal weight for fine and coarse
+    structure and none for the mean. Coarse structures are similar in all pictures."""
     at = np.arange(COARSE)
     waves = np.cos(np.pi * (at[:, None] + 0.5) * at / COARSE) * np.where(at, np.sqrt(2 / COARSE), np.sqrt(1 / COARSE))
     weight = np.hypot(at[:, None], at)
@@ -65,13 +65,13 @@ def _whitening() -> np.ndarray:
 
 
 def codes(gray: np.ndarray) -> np.ndarray:
-    """float32 [..., B] of length 1 of grey grids [..., 8, 8]; the product of two is how alike they are."""
+    """Unit vectors float32 [..., B] of gray grids [..., 8, 8]; the inner product of two is their correlation."""
     vectors = gray.reshape(*gray.shape[:-2], COARSE**2) @ _whitening()
     return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-6))
 
 
 def _apart(vectors: np.ndarray, most: int) -> np.ndarray:
-    """int [<= most]: vectors unlike the one chosen before, spread over all of them where there are too many."""
+    """Indices of vectors, int [<= most], each unlike the previous one; evenly subsampled if there are too many."""
     indices: list[int] = []
     for at, vector in enumerate(vectors):
         if not indices or float(vectors[indices[-1]] @ vector) < ALIKE:
@@ -81,8 +81,8 @@ def _apart(vectors: np.ndarray, most: int) -> np.ndarray:
 
 
 def part_codes(part: ClipFingerprint) -> tuple[np.ndarray, np.ndarray]:
-    """(codes float32 [F, B], places int [F]) of frames that differ and show something: before a plain ground every crop
-    looks alike."""
+    """Codes float32 [F, B] and indices int [F] of different frames with enough detail: on a plain background all crops
+    look alike."""
     if PART not in part.crops:
         shown = np.flatnonzero(part.detail >= DETAIL)
         vectors = codes(pooled(part.frames[shown], COARSE).mean(axis=3))
@@ -92,7 +92,7 @@ def part_codes(part: ClipFingerprint) -> tuple[np.ndarray, np.ndarray]:
 
 
 def whole_codes(whole: ClipFingerprint, ratio: float) -> tuple[np.ndarray, np.ndarray]:
-    """(codes float32 [V, M, B], places int [M] among the probes) of moments that differ, cropped in all ways."""
+    """Codes float32 [V, M, B] and indices int [M] among the probes, of different moments under all crops."""
     if ratio not in whole.crops:
         gray = whole.fine.astype(np.float32).mean(axis=3)
         moments = _apart(codes(pooled(whole.fine, COARSE).mean(axis=3)), MOMENTS)
@@ -103,7 +103,7 @@ def whole_codes(whole: ClipFingerprint, ratio: float) -> tuple[np.ndarray, np.nd
 
 
 def still_codes(clip: ClipFingerprint, ratio: float) -> np.ndarray:
-    """float32 [V, B] of what stands still in a whole, cropped in all ways; [1, B] of all of it for the ratio PART."""
+    """Codes float32 [V, B] of the static background of a whole under all crops; [1, B] uncropped for the ratio PART."""
     if (STILL, ratio) not in clip.crops:
         crops = ((1.0, 1.0, 0.0, 0.0),) if ratio == PART else ways(ratio)
         clip.crops[STILL, ratio] = codes(_still_cropped(clip, crops))
@@ -111,7 +111,7 @@ def still_codes(clip: ClipFingerprint, ratio: float) -> np.ndarray:
 
 
 def _still_cropped(clip: ClipFingerprint, crops: Sequence[Crop]) -> np.ndarray:
-    """float32 [V, 8, 8]: grey levels of what stands still."""
+    """Gray levels of the cropped static background, float32 [V, 8, 8]."""
     height, width, top, left = np.array(crops).reshape(-1, 4).T
     rows, columns = boxes(top, height, COARSE, GRID), boxes(left, width, COARSE, GRID)
     gray = clip.still.reshape(GRID, GRID, 3).mean(axis=2)
@@ -119,8 +119,8 @@ def _still_cropped(clip: ClipFingerprint, crops: Sequence[Crop]) -> np.ndarray:
 
 
 def views_apart(whole: ClipFingerprint, part: ClipFingerprint, crops: Sequence[Crop]) -> np.ndarray:
-    """float [V]: how far what stands still of a part is from that of a whole, cropped in these ways: the median over
-    all cells, by that of what the part's cells differ by. What stands before less than half of them does not matter."""
+    """The distance between the static backgrounds of a part and of a cropped whole, float [V]: the median over all
+    cells, relative to that of the part's deviation. Objects in front of less than half of the cells do not matter."""
     view = pooled(part.still.reshape(1, GRID, GRID, 3), COARSE).mean(axis=3).reshape(1, -1)
     gaps = _still_cropped(whole, crops).reshape(len(crops), -1) - view
     return np.asarray(_spread(gaps) / np.maximum(_spread(view), DIM))
@@ -131,15 +131,15 @@ def _spread(levels: np.ndarray) -> np.ndarray:
 
 
 def cropped(fine: np.ndarray, crop: Crop) -> np.ndarray:
-    """float32 [M, 16, 16, 3] of [M, 64, 64, 3]."""
+    """Cropped pictures, float32 [M, 16, 16, 3] of [M, 64, 64, 3]."""
     height, width, top, left = (np.array(value) for value in crop)
     rows, columns = boxes(top, height, GRID, FINE), boxes(left, width, GRID, FINE)
     return np.einsum("gr,mrcx,hc->mghx", rows, fine.astype(np.float32), columns, optimize=True)
 
 
 def roughly_placed(moment: np.ndarray, target: np.ndarray, crop: Crop) -> tuple[Crop, float]:
-    """The crop near another one that makes the code of a moment [64, 64, 3] most like that of the cells [C], and how
-    alike they are then."""
+    """Align a crop: the one near `crop` for which the codes of a moment [64, 64, 3] and of the cells [C] correlate
+    most, and the correlation."""
     gray, aim = moment.mean(axis=2, dtype=np.float32)[None], target.reshape(1, GRID, GRID, 3)
     aim_codes = codes(pooled(aim, COARSE).mean(axis=3))
     alike = 0.0
@@ -149,8 +149,8 @@ def roughly_placed(moment: np.ndarray, target: np.ndarray, crop: Crop) -> tuple[
 
 
 def placed(moments: np.ndarray, targets: np.ndarray, rough: Crop) -> Crop:
-    """The crop near a rough one that makes moments [M, 64, 64, 3] most like the cells [M, C]: rows and columns are
-    fitted in turn, in smaller and smaller steps."""
+    """Refine a crop: the one near `rough` that makes moments [M, 64, 64, 3] most similar to the cells [M, C]. Rows and
+    columns are fitted alternately, in smaller and smaller steps."""
     moments, aims = moments.astype(np.float32), targets.reshape(-1, GRID, GRID, 3)
     height, width, top, left = rough
     for step in (1 / 64, 1 / 128, 1 / 256, 1 / 512):
@@ -162,8 +162,8 @@ def placed(moments: np.ndarray, targets: np.ndarray, rough: Crop) -> Crop:
 
 
 def _likest(gray: np.ndarray, aims: np.ndarray, crop: Crop, step: float) -> tuple[Crop, float]:
-    """The crop of moments [M, 64, 64] whose codes are most like these [M, B], of 25 ways to move both rows and columns;
-    and how alike they are."""
+    """The crop of moments [M, 64, 64] whose codes correlate most with these [M, B], among 25 shifts of both rows and
+    columns; and the correlation."""
     height, width, top, left = crop
     tops, heights = _moved(top, height, step)
     lefts, widths = _moved(left, width, step)
@@ -176,7 +176,7 @@ def _likest(gray: np.ndarray, aims: np.ndarray, crop: Crop, step: float) -> tupl
 
 
 def _moved(start: float, size: float, step: float) -> tuple[np.ndarray, np.ndarray]:
-    """(starts, sizes) of intervals of which both ends are moved by up to two steps."""
+    """Starts and sizes of intervals whose ends are shifted by up to two steps."""
     move = step * np.arange(-2, 3)
     low, high = (grid.ravel() for grid in np.meshgrid(start + move, start + size + move))
     low, high = np.clip(low, 0, 1), np.clip(high, 0, 1)
@@ -185,7 +185,7 @@ def _moved(start: float, size: float, step: float) -> tuple[np.ndarray, np.ndarr
 
 
 def _best(lines: np.ndarray, aims: np.ndarray, size: float, start: float, step: float) -> tuple[float, float]:
-    """(size, start) of the interval of 64 lines [64, M, L, 3] that is most like the aims [16, M, L, 3]."""
+    """Size and start of the interval of 64 lines [64, M, L, 3] that is most similar to the aims [16, M, L, 3]."""
     starts, sizes = _moved(start, size, step)
     pictures = np.tensordot(boxes(starts, sizes, GRID, FINE), lines, axes=(2, 0))
     apart = ((pictures - pictures.mean(axis=(1, 3, 4), keepdims=True) - aims) ** 2).mean(axis=(1, 2, 3, 4))

@@ -1,6 +1,6 @@
-"""The table of an embedding: its columns, what it says of the model that made it, and reading it in parts.
+"""Tables of embeddings: columns, metadata of the model that made them, and reading in parts.
 
-for part in Table(RUN).parts(): part.media is float32 [N, D], with rows of zeros where there is none
+for part in Table(RUN).parts(): part.media is float32 [N, D], with rows of zeros for missing vectors
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 FACTS = b"vidqa.embeddings"  # in the metadata: model, frames, dimensions
-SAME = ("model", "vision", "dimensions", "text_model", "widths")  # what two tables must agree in to be compared
+SAME = ("model", "vision", "dimensions", "text_model", "widths")  # metadata in which two comparable tables agree
 VECTORS = ("media_embedding", "text_embedding")
 PART = 16_384  # rows of texts at a time
-READ = 2_048  # rows of vectors: what is done with them is done while they are in the processor's cache
+READ = 2_048  # rows of vectors at a time, few enough to stay in the processor's cache
 Vectors = Sequence[np.ndarray | None]
 
 
 def schema(facts: dict[str, Any]) -> pa.Schema:
-    """Of embeddings.parquet; `problem` is the code of what kept a record from being embedded."""
+    """The schema of embeddings.parquet; `problem` is the code of the problem for a record without embedding."""
     import pyarrow as pa
 
     texts = ("sample_id", "media", "question", "answer", "kind")
@@ -38,7 +38,7 @@ def schema(facts: dict[str, Any]) -> pa.Schema:
 
 
 def table_of(texts: Mapping[str, Sequence[str | None]], media: Vectors, text: Vectors, columns: pa.Schema) -> pa.Table:
-    """Rows of these texts and vectors, None where there is none."""
+    """A table of these texts and vectors; None for missing ones."""
     import pyarrow as pa
 
     return pa.Table.from_pydict({**texts, **dict(zip(VECTORS, (media, text), strict=True))}, schema=columns)
@@ -46,7 +46,7 @@ def table_of(texts: Mapping[str, Sequence[str | None]], media: Vectors, text: Ve
 
 @dataclass(frozen=True)
 class Part:
-    """Some rows: `columns` are lists of texts by name; vectors are rows of zeros where there is none."""
+    """Some rows: `columns` are lists of texts by name; missing vectors are rows of zeros."""
 
     columns: dict[str, list[str | None]]
     media: np.ndarray
@@ -57,7 +57,7 @@ class Part:
 
 
 class Table:
-    """An embeddings.parquet, or the run folder that holds one. Raises CURATION_INPUT."""
+    """An embeddings.parquet, or the run folder that contains one. Raises CURATION_INPUT."""
 
     def __init__(self, place: Path) -> None:
         import pyarrow
@@ -77,7 +77,7 @@ class Table:
         return int(self._file.metadata.num_rows)
 
     def parts(self, texts: Sequence[str] = (), groups: Sequence[int] | None = None) -> Iterator[Part]:
-        """Rows in order, at most READ of them at a time, with these columns of text; of these row groups or all."""
+        """Rows in order, at most READ at a time, with these columns of text; of these row groups or all."""
         for batch in self._file.iter_batches(READ, row_groups=groups, columns=[*texts, *VECTORS]):
             columns = {name: batch.column(name).to_pylist() for name in texts}
             media, text = (_matrix(batch.column(name), width) for name, width in zip(VECTORS, self.widths, strict=True))
@@ -92,20 +92,20 @@ class Table:
         return Part(columns, media, np.concatenate([no_text, *(part.text for part in parts)]))
 
     def spread(self, most: int) -> Iterator[Part]:
-        """About `most` rows, in whole row groups that are spread over the table."""
+        """About `most` rows, in whole row groups that are evenly spread over the table."""
         groups = self._file.metadata.num_row_groups
         count = max(1, min(groups, most * groups // max(1, self.rows)))
         return self.parts(groups=sorted({at * groups // count for at in range(count)}) if groups else [])
 
     def texts(self, names: Sequence[str]) -> Iterator[tuple[int, Any]]:
-        """(number of the first row, a pyarrow batch of these columns) for all rows; vectors are not read."""
+        """The index of the first row and a pyarrow batch of these columns, for all rows; vectors are not read."""
         start = 0
         for batch in self._file.iter_batches(PART, columns=list(names)):
             yield start, batch
             start += len(batch)
 
     def texts_at(self, rows: np.ndarray, names: Sequence[str]) -> dict[int, dict[str, Any]]:
-        """Texts of some rows, by row."""
+        """Texts of the given rows, by row."""
         texts: dict[int, dict[str, Any]] = {}
         needed = np.unique(rows)
         for start, batch in self.texts(names):
@@ -114,7 +114,7 @@ class Table:
         return texts
 
     def require_like(self, other: Table) -> None:
-        """Raises CURATION_INPUT where the two were not made alike."""
+        """Raise CURATION_INPUT if the two tables are not comparable."""
         unlike = [name for name in SAME if self.facts.get(name) != other.facts.get(name)]
         if unlike:
             shown = "; ".join(f"{name}: {self.facts.get(name)} and {other.facts.get(name)}" for name in unlike)
@@ -124,7 +124,7 @@ class Table:
 
 @dataclass(frozen=True)
 class UnitVectors:
-    """float32 [D] of length 1 by sample id, of media and of questions."""
+    """Unit vectors float32 [D] by sample id, of media and of questions."""
 
     media: dict[str, np.ndarray]
     texts: dict[str, np.ndarray]
@@ -144,14 +144,14 @@ def unit_vectors(path: Path | None, sample_ids: Collection[str]) -> UnitVectors:
 
 
 def queries_in(place: Path) -> Table:
-    """What a pool is searched for: the queries of a run that embedded both, else the only table. Raises
+    """The query embeddings for a search in a pool: those of a run that embedded both, else the only table. Raises
     CURATION_INPUT."""
     both = place / QUERY_EMBEDDINGS
     return Table(both if both.is_file() else place)
 
 
 def _matrix(column: Any, width: int) -> np.ndarray:
-    """float32 [N, width] of a column of lists; a null is a row of zeros."""
+    """A matrix float32 [N, width] of a column of lists; a null becomes a row of zeros."""
     flat = column.flatten().to_numpy(zero_copy_only=False)
     if column.null_count == 0:
         return flat.reshape(len(column), width)

@@ -1,8 +1,8 @@
-"""Clips without an answer: a task for a person, in a page of our own, in Label Studio or in FiftyOne, and the answers
-that come back.
+"""Annotation tasks for clips without an answer, in a page of our own, in Label Studio or in FiftyOne, and the import of
+the answers.
 
-    write_tasks(folder, tasks)                 tasks.json, annotate.html, label_studio.json + .xml, fiftyone/
-    labelled(folder / "tasks.json", answers)   annotations of what was answered
+write_tasks(folder, tasks)                 tasks.json, annotate.html, label_studio.json + .xml, fiftyone/
+labelled(folder / "tasks.json", answers)   annotations of answered tasks
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from vidqa.gaps.problems import INPUT
 
 TASKS = "tasks.json"
 YES_NO = re.compile(r"(yes|no|true|false)\b(\.?)", re.IGNORECASE)
-FRAMES, SHOWN = 6, 200  # pictures of one clip; clips on the page, the others are in tasks.json
+FRAMES, SHOWN = 6, 200  # frames of one clip; clips on the page, the others are in tasks.json
 MOST_BYTES = 1 << 30
 _TEXT = "fiftyone.core.fields.StringField"
-# Fields are declared, since FiftyOne takes none from samples in which it is empty, as "answer" is. "media_type" is left
-# out: with "video", its importer wants a file of frame labels for every sample; without it, the files' names decide.
+# Fields are declared because FiftyOne infers none from empty values, as in "answer". "media_type" is left out: with
+# "video", its importer requires a file of frame labels for every sample; without it, the file suffixes decide.
 FIFTYONE = {
     "name": "to label",
     "sample_fields": {
@@ -48,7 +48,7 @@ STUDIO = """<View>
 
 
 class Task(msgspec.Struct):
-    """A clip to be asked about, as tasks.json has it."""
+    """An annotation task for a clip, as in tasks.json."""
 
     id: str
     media: str
@@ -61,7 +61,7 @@ class Task(msgspec.Struct):
 
 
 def task(texts: Mapping[str, Any], gap: Mapping[str, Any], provenance: Provenance, details: Mapping[str, Any]) -> Row:
-    """A clip to be asked about. Without a question of its own it gets that of the gap which took it."""
+    """An annotation task for a clip. A clip without a question gets that of the gap for which it was mined."""
     question = texts["question"] or gap["question"]
     expected = parse_expected(gap["ground_truth"], gap["question"])
     return {
@@ -77,7 +77,7 @@ def task(texts: Mapping[str, Any], gap: Mapping[str, Any], provenance: Provenanc
 
 
 def choices_like(ground_truth: str) -> list[str]:
-    """The two answers of a yes/no question as the set spells them: "No." gives ["Yes.", "No."]."""
+    """The two answers of a yes/no question in the spelling of the set: "No." gives ["Yes.", "No."]."""
     match = YES_NO.match(ground_truth.strip())
     word, point = (match[1], match[2] if match[0] == ground_truth.strip() else "") if match else ("", "")
     pair = ("true", "false") if word.lower() in ("true", "false") else ("yes", "no")
@@ -86,14 +86,14 @@ def choices_like(ground_truth: str) -> list[str]:
 
 
 def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
-    """The same tasks in every form."""
+    """Write the tasks in all formats."""
     write_json(folder / TASKS, list(tasks))
     shown = [{**row, "frames": card_frames(row["media"], FRAMES)["frames"]} for row in tasks[:SHOWN]]
     write_page(
         folder / "annotate.html",
         page("gaps/curation/annotate.html.j2", title="Answer these", tasks=shown, more=len(tasks) - len(shown)),
     )
-    # Label Studio's JSON-MIN has numbers of its own under "id", and writes the data beside them.
+    # Label Studio's JSON-MIN has its own numbers under "id", and adds the data fields beside them.
     named = [{"sample_id": row["id"], "question": row["question"]} for row in tasks]
     studio = [{"data": {**names, "media": row["media"]}} for row, names in zip(tasks, named, strict=True)]
     write_json(folder / "label_studio.json", studio)
@@ -108,7 +108,7 @@ def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
 
 
 def labelled(tasks: Path, answers: Path) -> tuple[list[Row], int]:
-    """(annotations of what was answered, how many tasks were not). Raises CURATION_INPUT."""
+    """Annotations of answered tasks, and the number of unanswered ones. Raises CURATION_INPUT."""
     task_of = read_tasks(tasks)
     replies = _answers(read_saved(answers), answers)
     if unknown := [name for name, _, _ in replies if name not in task_of]:
@@ -141,7 +141,7 @@ def _annotation(task: Task, question: str, answer: str) -> Row:
 
 
 def _spelled(answer: str, choices: Sequence[str]) -> str:
-    """The choice that the answer is but for case and a point; else the answer."""
+    """The choice equal to the answer ignoring case and a final period; else the answer."""
 
     def plain(text: str) -> str:
         return text.casefold().rstrip(".")
@@ -158,7 +158,7 @@ def read_saved(path: Path) -> Any:
 
 
 def _answers(value: Any, path: Path) -> list[tuple[str, str, str]]:
-    """(id, question or "", answer) of what was answered, by what the file looks like."""
+    """Id, question (or "") and answer of each answered task; the file's format is detected."""
     items = value.get("samples") if isinstance(value, dict) else value
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise INPUT.error(path, "it holds no list of answers")
@@ -176,7 +176,7 @@ def _answers(value: Any, path: Path) -> list[tuple[str, str, str]]:
 
 
 def _answer(item: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Of annotate.html, of Label Studio's JSON or JSON-MIN, or of FiftyOne's samples."""
+    """Read one item of annotate.html, of Label Studio's JSON or JSON-MIN, or of FiftyOne's samples."""
     if "data" in item:  # Label Studio
         written = {
             result["from_name"]: " ".join(result["value"]["text"])
@@ -192,8 +192,8 @@ def _answer(item: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _text(value: Any) -> str:
-    """Label Studio's JSON-MIN writes one text, or a list of several; a program may write a number. Raises TypeError for
-    true and false, which a set may spell in many ways."""
+    """Convert to text: Label Studio's JSON-MIN has one text or a list of several; a program may write a number. Raises
+    TypeError for true and false, which a set may spell in many ways."""
     if isinstance(value, bool):
         raise TypeError(f"{value}, not a text")
     return " ".join(value) if isinstance(value, list) else "" if value is None else str(value)

@@ -1,9 +1,9 @@
-"""Leaks: new rows that show what a protected set (KPI, validation, test) shows, however it was copied.
+"""Leaks: new rows that show the same media as a protected set (KPI, validation, test), in whatever form of copy.
 
-    leaks = find_leaks(new_records, {"kpi": kpi_records})
+leaks = find_leaks(new_records, {"kpi": kpi_records})
 
-Looked for: one id, one file, the same bytes, names of parts of one recording, a group that the user names, and clips
-that share moments (`clip_matching`).
+Tested are equal ids, files and bytes, file names of parts of one recording, a user-defined grouping, and clips with
+shared moments (`clip_matching`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from vidqa.gaps.curation.clip_fingerprint import fingerprints
 from vidqa.gaps.curation.clip_matching import UNSURE, candidate_pairs, match_clips
 
 Sets = Mapping[str, Sequence[Record]]  # records by the name of their set
-SAME_ID = "the same id"  # the reason of a leak that no medium shows
+SAME_ID = "the same id"  # the reason of a leak that is not found by media
 BLOCK = 64  # new clips that are compared at a time
-# What a cutter puts behind the name of a recording: _part2, -seg03, .chunk1, _10s_20s, _0.5-to-3.0
+# Suffixes that cutting tools append to the name of a recording: _part2, -seg03, .chunk1, _10s_20s, _0.5-to-3.0
 PARTS = re.compile(
     r"(?:[-_. ](?:part|pt|seg|segment|chunk|split|piece|cut|window|win)[-_. ]?\d+"
     r"|[-_. ]\d+(?:\.\d+)?s[-_]\d+(?:\.\d+)?s|[-_. ]\d+(?:\.\d+)?s?[-_]to[-_]\d+(?:\.\d+)?s?)$",
@@ -35,7 +35,7 @@ PARTS = re.compile(
 
 @dataclass(frozen=True)
 class Leak:
-    """A new row and the protected one that it shows, by id, with their media."""
+    """A new row and the protected one that it leaks, by id, with their media."""
 
     set: str
     reason: str
@@ -46,12 +46,12 @@ class Leak:
 
     @property
     def sure(self) -> bool:
-        """False where two clips look alike, but show too little to tell."""
+        """False if two clips are similar, but have too little detail to decide."""
         return self.reason != UNSURE
 
 
 class _Leaks:
-    """Leaks by set and pair of media, the first reason of each."""
+    """Leaks by set and pair of media, with the first reason of each."""
 
     def __init__(self, new: Sequence[Record], protected: Sets) -> None:
         self.by_pair: dict[tuple[str, str, str], Leak] = {}
@@ -64,8 +64,8 @@ class _Leaks:
 
 
 def find_leaks(new: Sequence[Record], protected: Sets, group_by: str = "") -> list[Leak]:
-    """Every pair of media of which a new record shows what one of the sets does, which may not be learned from, under
-    its first reason. `group_by` is a pattern whose groups name the recording of a file."""
+    """All pairs of media that a new record and one of the sets share, so that the record must not be trained on, with
+    the first reason. `group_by` is a pattern whose groups name the recording of a file."""
     leaks, refs = _Leaks(new, protected), media_by_key(new)
     refs_of = {name: media_by_key(records) for name, records in protected.items()}
     for name, others in refs_of.items():
@@ -82,12 +82,12 @@ def find_leaks(new: Sequence[Record], protected: Sets, group_by: str = "") -> li
 
 
 def _first_ids(records: Sequence[Record]) -> dict[str, str]:
-    """By medium, the id of the first record that shows it."""
+    """The id of the first record that shows a medium, by medium."""
     return {ref.key: record.id for record in reversed(records) for ref in record.media}
 
 
 def _add_same_ids(new: Sequence[Record], name: str, protected: Sequence[Record], leaks: _Leaks) -> None:
-    """One id, one question and one name of a file: sets of different people share ids such as q1 by chance."""
+    """Add records with equal id, question and file names: unrelated sets share ids such as q1 by chance."""
 
     def named(record: Record) -> tuple[str, ...]:
         return (record.id, record.question, *(PurePath(ref.member or ref.path).name for ref in record.media))
@@ -115,7 +115,7 @@ def _same_bytes(new: dict[str, MediaRef], others: dict[str, MediaRef]) -> Pairs:
 
 
 def recording_of(ref: MediaRef, group_by: str = "") -> str:
-    """What the name of a file says of the recording that it was cut from; empty where it says nothing."""
+    """The name of the recording that a file was cut from, according to the file's name; empty if unknown."""
     if group_by:
         match = re.search(group_by, ref.written) or re.search(group_by, ref.file)
         return "/".join(filter(None, match.groups())) or match.group() if match else ""
@@ -125,7 +125,7 @@ def recording_of(ref: MediaRef, group_by: str = "") -> str:
 
 
 def _same_stem(new: dict[str, MediaRef], others: dict[str, MediaRef], group_by: str) -> Pairs:
-    """Parts of one recording; without a pattern, a part and the whole, too."""
+    """Pairs of parts of one recording; without a pattern, also of a part and the whole."""
     named = defaultdict(list)
     for ref in others.values():
         named[recording_of(ref, group_by)].append(ref)
@@ -143,7 +143,7 @@ def _same_stem(new: dict[str, MediaRef], others: dict[str, MediaRef], group_by: 
 
 @threadpool_limits.wrap(limits=1)  # the products are small: several threads mostly wait for each other
 def _add_shared_moments(new: dict[str, MediaRef], others: dict[str, dict[str, MediaRef]], leaks: _Leaks) -> None:
-    """Clips that share moments. Fingerprints of protected clips are held; new ones are compared a block at a time."""
+    """Add clips with shared moments. Fingerprints of protected clips stay in memory; new ones are compared by block."""
     protected = dict(fingerprints(ref for refs in others.values() for ref in refs.values()))
     held = [
         (name, ref, clip)

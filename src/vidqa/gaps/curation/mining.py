@@ -1,4 +1,4 @@
-"""Mining: what of a pool is like the gaps. Labelled finds become annotations, the others a task for a person.
+"""Mining: samples of a pool that are similar to the gaps. Labelled ones become annotations, others annotation tasks.
 
 mined = mine(Mining(gaps=gaps, pool=pool, query=query, pool_annotations=annotations, out=out))
 """
@@ -27,8 +27,8 @@ from vidqa.gaps.curation.selection import Choice, Chosen, Limits
 from vidqa.gaps.problems import INPUT, NOTHING_NEW
 
 TEXTS = ("sample_id", "media", "question", "answer", "kind", "problem")
-DEEPER = 4  # times as many neighbours are looked at as a gap may take: some are near copies, or of the other answer
-SHOWN_GAPS, SHOWN_ROWS, FRAMES = 24, 6, 3  # on the page: of all, of one gap, of one video
+DEEPER = 4  # neighbours per row that a gap may take: some are near copies, or have the other answer
+SHOWN_GAPS, SHOWN_ROWS, FRAMES = 24, 6, 3  # on the page: gaps, rows of one gap, frames of one video
 ANNOTATIONS, TABLE, PAGE, CONTROL, SUMMARY = "mined.json", "mined.parquet", "mined.html", "control.json", "summary.json"
 
 
@@ -51,7 +51,7 @@ class Mining(Limits):
 
 @dataclass
 class Mined:
-    """What came of it: finds in order, with the texts of their rows of the pool."""
+    """The result of a mining: mined rows in order, with the texts of their pool rows."""
 
     finds: list[Chosen]
     texts: dict[int, dict[str, Any]]
@@ -75,7 +75,7 @@ class Mined:
 
 
 def mine(request: Mining) -> Mined:
-    """Choose, and write what was chosen to `request.out`. Raises CURATION_* problems."""
+    """Select samples and write them to `request.out`. Raises CURATION_* problems."""
     pool, query = Table(request.pool), queries_in(request.query)
     pool.require_like(query)
     kpi = query.whole(TEXTS)
@@ -101,14 +101,14 @@ def mine(request: Mining) -> Mined:
 
 
 def _leave_out(candidates: Candidates, texts: dict[int, dict[str, Any]], tried: tuple[Path, ...]) -> None:
-    """Rows that an earlier round has tried are no candidates. Raises CURATION_INPUT."""
+    """Remove rows that an earlier round tried from the candidates. Raises CURATION_INPUT."""
     names = {row["sample_id"] for table in tried for row in read_columns(table, "sample_id")}
     gone = [row for row, row_texts in texts.items() if row_texts["sample_id"] in names]
     candidates.row[np.isin(candidates.row, gone)] = -1
 
 
 def _gaps_of(place: Path, kpi: Part) -> tuple[list[dict[str, Any]], Part]:
-    """The gaps that have a vector, and their vectors. Raises CURATION_INPUT, CURATION_NOTHING_NEW."""
+    """The gaps that have an embedding, and their embeddings. Raises CURATION_INPUT, CURATION_NOTHING_NEW."""
     table = read_columns(place, "sample_id", "video_id", "question", "ground_truth", "kind")
     names = kpi.columns
     by_id = _unique(names["sample_id"])
@@ -125,7 +125,7 @@ def _gaps_of(place: Path, kpi: Part) -> tuple[list[dict[str, Any]], Part]:
 
 
 def _unique(keys: Iterable[Any]) -> dict[Any, int]:
-    """The place of each key that occurs once: one that occurs more often names no row."""
+    """The index of each key that occurs once: a repeated key identifies no row."""
     places: dict[Any, list[int]] = {}
     for at, key in enumerate(keys):
         places.setdefault(key, []).append(at)
@@ -138,7 +138,7 @@ def _answer_class(texts: dict[str, Any]) -> str:
 
 
 def _results(request: Mining, choice: Choice, texts: dict[int, dict[str, Any]], gaps: list[dict[str, Any]]) -> Mined:
-    """Annotations of the labelled finds, tasks of the others."""
+    """Annotations of labelled rows, tasks of the others."""
     mined = Mined(choice.rows, texts, gaps, dict(choice.left_out))
     labelled = {texts[chosen.row]["sample_id"]: chosen for chosen in choice.rows if texts[chosen.row]["answer"]}
     pairs = read_rows(request.pool_annotations, request.pool_media, labelled.keys()) if request.pool_annotations else []
@@ -187,7 +187,7 @@ def _write(request: Mining, mined: Mined, control: dict[int, dict[str, Any]]) ->
 
 
 def _write_page(path: Path, mined: Mined) -> None:
-    """Each gap with the rows that it took, with pictures. Raises ENV_DISK_SPACE."""
+    """Write a page of gaps with their mined rows and frames. Raises ENV_DISK_SPACE."""
     rows_of = defaultdict(list)
     for chosen in mined.finds:
         rows_of[chosen.gap].append(chosen)

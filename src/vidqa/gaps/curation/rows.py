@@ -1,7 +1,7 @@
-"""Annotations as a curation writes them: LLaVA rows with media by their whole paths, and where each row comes from; and
-tables of gaps and of mined rows.
+"""Annotations in the form that curation writes: LLaVA rows with full media paths and provenance; and tables of gaps and
+of mined rows.
 
-`provenance` says it in the fields that records have (origin, round, gap); `curation` holds the details.
+`provenance` has the fields of records (origin, round, gap); `curation` holds the details.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Row = dict[str, Any]
 def read_rows(
     annotations: str | Path, media: str | Path = "", only: Collection[str] | None = None, *, need_answers: bool = True
 ) -> list[Pair]:
-    """What `load_pairs` reads of a file, with media named by their whole paths. Raises DATATOOLS_FORMAT for media that
-    have none, and what is wrong with the set."""
+    """Read a file with `load_pairs`, with full paths of media. Raises DATATOOLS_FORMAT for media without one, and the
+    problems of the set."""
     source = open_source(annotations, media)
     require_own_media(source, annotations)
     pairs, _ = load_pairs(source, only, need_answers=need_answers)
@@ -37,7 +37,7 @@ def read_rows(
 
 
 def written(row: Mapping[str, Any], record: Record, provenance: Provenance, details: Mapping[str, Any]) -> Row:
-    """A record as an annotation with its provenance; fields of the user's own stay."""
+    """A record as an annotation with its provenance; the user's own fields are kept."""
     others, _ = other_fields(dict(row), record)
     others.pop("question", None)
     others.pop("curation", None)
@@ -59,5 +59,5 @@ def read_columns(table: Path, *names: str) -> list[dict[str, Any]]:
 
 
 def counted(rows: Iterable[Row], field: str = "kind") -> dict[str, int]:
-    """How many rows there are of each value of a field."""
+    """The number of rows for each value of a field."""
     return dict(sorted(Counter(str(row.get(field) or "") for row in rows).items()))

@@ -1,8 +1,8 @@
 """Nearest neighbours of gaps in a pool that is read in parts: exact, by inner products, with faiss.
 
-A pair is as alike as its media and its questions are: weight * cosine of media + (1 - weight) * cosine of questions.
-Where a row of the pool has one of them alone, that one counts in full. Vectors are centred by the pool's mean first:
-those of a model point nearly the same way, and what they share tells nothing.
+The similarity of a pair is weight * cosine of media + (1 - weight) * cosine of questions. If a row of the pool has only
+one of them, that one counts in full. Vectors are centred by the pool's mean first: a model's embeddings point in nearly
+the same direction, and their common component carries no information.
 
 Shape letters: G gaps, N rows of a part, K neighbours of a gap, D width.
 """
@@ -22,35 +22,35 @@ import numpy as np
 from vidqa.core._optional import require
 from vidqa.gaps.curation.embeddings import Part, Table
 
-SAMPLED = 65_536  # rows of the pool that its mean is taken of
-PROJECTED_WIDTH = 256  # dimensions in which candidates are compared with each other
+SAMPLED = 65_536  # rows of the pool for its mean
+PROJECTED_WIDTH = 256  # dimensions for comparison of candidates with each other
 BLOCK_ROWS = 16_384  # rows of the pool that one core compares with all gaps at a time
-CORES = 16  # at most, each with rows of its own in memory
+CORES = 16  # at most; each holds separate rows in memory
 SEED = 0
 
 
 @dataclass(frozen=True)
 class EmbeddingMean:
-    """Means of a pool's media and questions, and how much media count."""
+    """Means of a pool's media and question embeddings, and the weight of media."""
 
     media: np.ndarray
     text: np.ndarray
     weight: float
 
     def rows(self, part: Part, out: np.ndarray | None = None) -> np.ndarray:
-        """float32 [N, D] of a pool, in `out` where it is given. Inner products with `queries` are similarities."""
+        """Vectors float32 [N, D] of a pool, in `out` if given. Their products with `queries` are similarities."""
         media, text = _is_present(part.media), _is_present(part.text)
         one, other = self.weight**0.5, (1 - self.weight) ** 0.5
         alone = 1 / max(one, 1e-6), 1 / max(other, 1e-6)
         return self._joined(part, media * np.where(text, one, alone[0]), text * np.where(media, other, alone[1]), out)
 
     def queries(self, part: Part) -> np.ndarray:
-        """float32 [G, D] of gaps."""
+        """Joined vectors float32 [G, D] of gaps."""
         media, text = _is_present(part.media), _is_present(part.text)
         return self._joined(part, media * self.weight**0.5, text * (1 - self.weight) ** 0.5)
 
     def _joined(self, part: Part, media: np.ndarray, text: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-        """Centred media and texts side by side, with these lengths [N]."""
+        """Concatenate centred media and texts, scaled to these lengths [N]."""
         width = part.media.shape[1]
         joined = np.empty((len(part), width + part.text.shape[1]), np.float32) if out is None else out
         sides = ((part.media, self.media, media, joined[:, :width]), (part.text, self.text, text, joined[:, width:]))
@@ -62,12 +62,12 @@ class EmbeddingMean:
 
 
 def _is_present(vectors: np.ndarray) -> np.ndarray:
-    """bool [N]: which rows are not zeros."""
+    """The rows that are not zeros, bool [N]."""
     return np.einsum("nd,nd->n", vectors, vectors) > 0
 
 
 def pool_mean(pool: Table, weight: float) -> EmbeddingMean:
-    """Means over rows that are spread over the whole pool."""
+    """Means over rows that are evenly spread over the whole pool."""
     media, text = (_Mean(width) for width in pool.widths)
     for part in pool.spread(SAMPLED):
         media.take(part.media)
@@ -76,7 +76,7 @@ def pool_mean(pool: Table, weight: float) -> EmbeddingMean:
 
 
 class _Mean:
-    """Of the rows that are there; zeros where all are one, which would leave nothing to compare by."""
+    """The mean of the nonzero rows; zeros if all rows are equal, since centring would leave nothing to compare."""
 
     def __init__(self, width: int) -> None:
         self.total, self.count, self.differ = np.zeros(width), 0, False
@@ -99,8 +99,8 @@ class _Mean:
 
 @dataclass
 class Candidates:
-    """The K nearest rows of each gap, nearest first: `row` int64 [G, K], -1 where there are fewer, `similarity`
-    float32 [G, K]. `projections` has a random projection of the media of each such row."""
+    """The K nearest rows of each gap, nearest first: `row` int64 [G, K], -1 if there are fewer, `similarity` float32
+    [G, K]. `projections` has a random projection of the media of each such row."""
 
     row: np.ndarray
     similarity: np.ndarray
@@ -129,10 +129,10 @@ def nearest(pool: Table, queries: np.ndarray, count: int, mean: EmbeddingMean) -
 def _compared(
     pool: Table, queries: np.ndarray, count: int, mean: EmbeddingMean, faiss: Any
 ) -> Iterator[tuple[int, np.ndarray, tuple[np.ndarray, np.ndarray]]]:
-    """(number of the first row, float32 [N, D], similarities and places of the nearest [G, K]) of all rows in order.
+    """First row's index, vectors float32 [N, D], similarities and indices of the nearest [G, K], of all rows in order.
 
-    Each core compares a part of its own with one thread: threads that share a part wait for each other, on a busy
-    machine most of the time.
+    Each core compares a separate part with one thread: threads that share a part wait for each other, on a busy machine
+    most of the time.
     """
     cores = min(CORES, len(os.sched_getaffinity(0)))
     buffers = [np.empty((min(BLOCK_ROWS, pool.rows), sum(pool.widths)), np.float32) for _ in range(cores + 1)]
@@ -141,7 +141,7 @@ def _compared(
         for start, vectors in _centred(pool, mean, buffers):
             most, measure = min(count, len(vectors)), faiss.METRIC_INNER_PRODUCT
             waiting.append((start, vectors, threads.submit(faiss.knn, queries, vectors, most, measure)))
-            if len(waiting) == cores + 1:  # no buffer is left
+            if len(waiting) == cores + 1:  # no buffer is free
                 first, part, compared = waiting.popleft()
                 yield first, part, compared.result()
         for first, part, compared in waiting:
@@ -149,8 +149,8 @@ def _compared(
 
 
 def _centred(pool: Table, mean: EmbeddingMean, buffers: Sequence[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
-    """(number of the first row, float32 [N, D]) of all rows, as many of them as a buffer holds, in each buffer by
-    turns."""
+    """The index of the first row and vectors float32 [N, D], for all rows; uses the buffers in turn, as many rows as
+    one holds."""
     buffer_cycle, start, filled = cycle(buffers), 0, 0
     buffer = next(buffer_cycle)
     for part in pool.parts():
@@ -164,7 +164,7 @@ def _centred(pool: Table, mean: EmbeddingMean, buffers: Sequence[np.ndarray]) ->
 
 
 def _merge(candidates: Candidates, similarity: np.ndarray, row: np.ndarray) -> None:
-    """Keep the best of what was found before and now; of equal ones those that came first."""
+    """Keep the best of earlier and new neighbours; earlier ones first if equal."""
     rows, values = (
         np.concatenate([candidates.row, row], axis=1),
         np.concatenate([candidates.similarity, similarity], axis=1),

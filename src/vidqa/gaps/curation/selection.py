@@ -1,4 +1,4 @@
-"""Which of the nearest rows are taken: so many for each gap, no near copies, both answers equally often."""
+"""Selection among the nearest rows: a limit per gap, no near copies, and balanced answers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ import numpy as np
 from vidqa.gaps.curation.embeddings import Table
 from vidqa.gaps.curation.search import Candidates
 
-FEW = 12  # different answers of a slice that are balanced; of more, each is an answer of its own
+FEW = 12  # most different answers of a slice that is balanced
 Texts = Mapping[int, Mapping[str, str | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """per_gap    most rows of one gap
-    most       most rows of all gaps; 0 is no limit
-    threshold  least similarity of a row
-    near_copy  cosine of media from which two rows with one question are near copies
-    seed       of the order in which gaps take turns"""
+    """Limits of a selection: `per_gap`, the most rows of one gap; `most`, the most rows of all gaps (0: no limit);
+    `threshold`, the least similarity of a row; `near_copy`, the cosine of media from which two rows with one question
+    are near copies; `seed`, of the order in which gaps take turns."""
 
     per_gap: int = 20
     most: int = 0
@@ -32,7 +30,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Chosen:
-    """One row of the pool, and the gap (its place among the queries) that took it."""
+    """One row of the pool, and the gap (its index among the queries) that selected it."""
 
     row: int
     gap: int
@@ -41,7 +39,7 @@ class Chosen:
 
 @dataclass
 class Choice:
-    """What was chosen, in order, and why nearest rows were left out."""
+    """The selected rows in order, and the number of rejected nearest rows by reason."""
 
     rows: list[Chosen] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -50,8 +48,8 @@ class Choice:
 def choose(
     candidates: Candidates, texts: Texts, classes: Mapping[int, str], limits: Limits, forbidden: frozenset[str]
 ) -> Choice:
-    """Gaps take turns, each taking its nearest row that may be taken; of a slice's answers the rarest so far goes
-    first. `classes` has the answer of rows that have one; media in `forbidden` are those of the KPI set."""
+    """Select rows: gaps take turns, each taking its nearest allowed row; within a slice, rows with the rarest answer so
+    far come first. `classes` has the answer of labelled rows; media in `forbidden` are those of the KPI set."""
     choice, near_copies = Choice(), _NearCopies(candidates.projections, limits.near_copy)
     balance = _Balance(texts, classes)
     rows, count_of = set[int](), Counter[int]()
@@ -98,7 +96,7 @@ def _next(
     balance: _Balance,
     choice: Choice,
 ) -> Chosen | None:
-    """Takes from what waits; what may not be taken any more leaves."""
+    """Pop the next allowed row from `waiting`; rows that are no longer allowed are dropped."""
     while waiting:
         best = waiting.pop(balance.rarest([chosen.row for chosen in waiting]))
         if best.row in rows:
@@ -111,8 +109,7 @@ def _next(
 
 
 class _Balance:
-    """How often each answer of a slice was chosen, of slices with few different answers. A slice is a kind, or a
-    question."""
+    """Counts of each answer selected in a slice (a kind or a question), for slices with few different answers."""
 
     def __init__(self, texts: Texts, classes: Mapping[int, str]) -> None:
         slices = {row: texts[row]["kind"] or texts[row]["question"] or "" for row in classes}
@@ -129,7 +126,7 @@ class _Balance:
             self.counts[self.key_of[row]] += 1
 
     def rarest(self, rows: Sequence[int]) -> int:
-        """The first place of a row without such a slice, or whose answer is the rarest of its slice among the rows."""
+        """The first index of a row without such a slice, or whose answer is the rarest of its slice among the rows."""
         fewest: dict[str, int] = {}
         for row in rows:
             if key := self.key_of.get(row):
@@ -139,7 +136,7 @@ class _Balance:
 
 
 class _NearCopies:
-    """Unit projections of the media of chosen rows, by their question."""
+    """Unit projections of the media of selected rows, by their question."""
 
     def __init__(self, projections: Mapping[int, np.ndarray], threshold: float) -> None:
         self.projections, self.threshold = projections, threshold
@@ -150,7 +147,7 @@ class _NearCopies:
         return projection / max(float(np.linalg.norm(projection)), 1e-6)
 
     def has(self, row: int, question: str) -> bool:
-        """Whether a near copy with the same question was chosen."""
+        """Whether a near copy with the same question was selected."""
         same = self.chosen[question]
         return bool(same) and float(np.max(np.stack(same) @ self._unit(row))) >= self.threshold
 
@@ -159,7 +156,7 @@ class _NearCopies:
 
 
 def random_rows(pool: Table, count: int, seed: int, forbidden: frozenset[str]) -> np.ndarray:
-    """As many labelled rows of a pool, drawn at random: the control of a choice."""
+    """`count` labelled rows of a pool, drawn at random, as the control of a selection."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

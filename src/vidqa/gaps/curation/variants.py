@@ -1,5 +1,5 @@
-"""Variants of a clip under which its answers stay true: other pixels of the same moments. Variants of its question:
-other words, the counterpart with the other answer, the mirror image.
+"""Label-preserving variants of a clip: other pixels of the same moments. Variants of its question: other words, the
+opposite question with the other answer, the mirror image.
 
 clip, drawn = VARIANTS["speed"](open_clip(path), draw)
 """
@@ -19,20 +19,20 @@ from vidqa.video.probe import probe
 
 @dataclass(frozen=True)
 class Clip:
-    """`count` frames, uint8 [H, W, 3] and read once, one after the other, of which `fps` are shown a second."""
+    """A clip of `count` frames, uint8 [H, W, 3], an iterator that is consumed once, at `fps` frames per second."""
 
     frames: Iterable[np.ndarray]
     count: int
     fps: float
 
 
-Variant = tuple[Clip, dict[str, float]]  # and what was drawn for it
-# What a yes/no question may begin with, and how it is asked otherwise; {} is the rest without its question mark.
+Variant = tuple[Clip, dict[str, float]]  # the clip and its drawn parameters
+# Forms of yes/no questions; {} is the question.
 FORMS = ("{question}", "Answer yes or no: {question}", "Look at the video. {question}", "{question} Answer yes or no.")
 SIDES = {"left": "right", "right": "left", "leftmost": "rightmost", "rightmost": "leftmost"}
 SIDES |= {"leftward": "rightward", "rightward": "leftward", "leftwards": "rightwards", "rightwards": "leftwards"}
 SIDES |= {"clockwise": "counterclockwise", "counterclockwise": "clockwise"}
-# Pairs of which a question that holds one, and only that, turns into one with the other answer.
+# Pairs of opposites: a question with exactly one of these words has a counterpart with the other answer.
 OPPOSITES = (
     *(("open", "closed"), ("bigger", "smaller"), ("larger", "smaller"), ("faster", "slower"), ("empty", "full")),
     *(("on", "off"), ("before", "after"), ("inside", "outside"), ("more", "fewer"), ("first", "last")),
@@ -40,19 +40,19 @@ OPPOSITES = (
 
 
 def _shift(clip: Clip, draw: np.random.Generator) -> Variant:
-    """Begins up to a twentieth of the clip later: the first moments are left out."""
+    """Drop the first moments, up to a twentieth of the clip."""
     start = int(draw.integers(0, min(max(1, clip.count // 20), clip.count - 1) + 1))
     return replace(clip, frames=islice(clip.frames, start, None), count=clip.count - start), {"frames_left_out": start}
 
 
 def _speed(clip: Clip, draw: np.random.Generator) -> Variant:
-    """0.8 to 1.25 times as fast: the same frames at another rate. How fast or how long something is may differ."""
+    """Play 0.8 to 1.25 times as fast: the same frames at another rate. Answers about speed or duration may change."""
     factor = float(np.exp(draw.uniform(np.log(0.8), np.log(1.25))))
     return replace(clip, fps=clip.fps * factor), {"factor": round(factor, 3)}
 
 
 def _crop(clip: Clip, draw: np.random.Generator) -> Variant:
-    """Takes up to a twentieth of each side away, and what happens there."""
+    """Crop each side by up to a twentieth; what happens there is lost."""
     top, bottom, left, right = draw.uniform(0, 0.05, 4)
 
     def inner(frame: np.ndarray) -> np.ndarray:
@@ -64,16 +64,16 @@ def _crop(clip: Clip, draw: np.random.Generator) -> Variant:
 
 
 def _color(clip: Clip, draw: np.random.Generator) -> Variant:
-    """Lighter or darker, more or less contrast; no hue is changed, so that colors keep their names."""
+    """Change brightness and contrast; hues stay, so that colors keep their names."""
     gain, lift = draw.uniform(0.85, 1.15), draw.uniform(-12, 12)
     levels = ((np.arange(256) - 128) * gain + 128 + lift).clip(0, 255).astype(np.uint8)
     return replace(clip, frames=map(levels.take, clip.frames)), {"gain": round(gain, 3), "lift": round(lift, 1)}
 
 
 def _noise(clip: Clip, draw: np.random.Generator) -> Variant:
-    """Noise of a weak sensor."""
+    """Add noise of a weak sensor."""
     level = float(draw.uniform(2, 8))
-    (noise,) = draw.spawn(1)  # of its own: frames are changed when they are read
+    (noise,) = draw.spawn(1)  # a separate generator: frames are changed when they are read
 
     def noisy(frame: np.ndarray) -> np.ndarray:
         return (frame + noise.standard_normal((*frame.shape[:2], 1), np.float32) * level).clip(0, 255).astype(np.uint8)
@@ -82,12 +82,12 @@ def _noise(clip: Clip, draw: np.random.Generator) -> Variant:
 
 
 def _as_it_is(clip: Clip, draw: np.random.Generator) -> Variant:
-    """The encoder alone changes it."""
+    """Leave the frames unchanged; only re-encoding changes them."""
     return clip, {}
 
 
 def _flip(clip: Clip, draw: np.random.Generator) -> Variant:
-    """Left is right, which is swapped in question and answer, too; text in the picture cannot be read."""
+    """Mirror left and right, which are swapped in question and answer, too; text in the picture becomes unreadable."""
     return replace(clip, frames=map(np.fliplr, clip.frames)), {}
 
 
@@ -101,32 +101,32 @@ VARIANTS = {
     "flip": _flip,
 }
 SAFE = tuple(name for name in VARIANTS if name != "flip")
-CHANGES_TIMES = ("shift", "speed")  # a moment is at another second of the clip
+CHANGES_TIMES = ("shift", "speed")  # variants that change times: a moment is at another second of the clip
 
 
 def open_clip(path: str) -> Clip:
-    """The whole of a video, shown upright. Raises the problems of a video that does not decode, also while its frames
-    are read."""
+    """Open a whole video in upright orientation. Raises the problems of a video that does not decode, also while its
+    frames are read."""
     meta = probe(path)
     return Clip(read_frames(path, None, range(meta.frame_count)), meta.frame_count, meta.source_fps)
 
 
 def asks_for_time(question: str) -> bool:
-    """Whether the answer may be another at another speed, or where the first moments are left out."""
+    """Whether the answer may change with speed, or if the first moments are dropped."""
     return bool(
         re.search(r"\b(fast|slow|quick|speed|long|short|second|minute|when|duration|time)", question.casefold())
     )
 
 
 def reworded(question: str, number: int) -> str:
-    """The question in one of the other forms, for yes/no questions; one that says so itself is not told it twice."""
+    """Rephrase a yes/no question in another form; "yes or no" is not added to a question that contains it."""
     forms = [form for form in FORMS[1:] if "yes or no" not in form.casefold() or "yes or no" not in question.casefold()]
     return forms[number % len(forms)].format(question=question.strip())
 
 
 def countered(question: str, answer: str) -> tuple[str, str] | None:
-    """The question about the opposite, to which the answer is no; None where there is none that is sure: what is not
-    bigger need not be smaller."""
+    """The opposite question, whose answer is no; None if there is no certain one: something that is not bigger need not
+    be smaller."""
     if answer.strip().rstrip(".").casefold() != "yes":
         return None
     for pair in OPPOSITES:
@@ -138,7 +138,7 @@ def countered(question: str, answer: str) -> tuple[str, str] | None:
 
 
 def mirrored(text: str) -> str:
-    """The text with left and right swapped, in the case they are written in."""
+    """The text with left and right swapped, keeping their case."""
 
     def swapped(match: re.Match[str]) -> str:
         word = match.group()

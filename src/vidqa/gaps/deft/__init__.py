@@ -1,1 +1,1 @@
-"""The DEFT loop: from the gaps of one model to the next better one, as a state machine on disk."""
+"""The DEFT loop: rounds of data curation and training from a model's gaps, as a state machine on disk."""

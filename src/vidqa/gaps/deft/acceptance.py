@@ -1,5 +1,5 @@
-"""Whether a round is accepted, and whether the loop goes on: rules that read the state, and the files of a round that
-decide about it. These are read through models: a damaged one is named, and stands for nothing."""
+"""Acceptance of a round, and the rules that end the loop: they read the state, and the files of a round. The files are
+validated by models: a damaged one is reported, and not used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Change = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]
 
 
 class Table(BaseModel):
-    """The fields that the loop reads; a file may have more of them, which `model_dump` keeps."""
+    """The fields of a file that the loop reads; other fields are allowed, and kept by `model_dump`."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -42,7 +42,7 @@ class Whole(Table):
 
 
 class Slice(Table):
-    """The difference of one kind of question. `p_corrected` is Holm's, among all kinds."""
+    """The difference for one kind of question. `p_corrected` is Holm-corrected over all kinds."""
 
     name: str
     n_videos: int = Field(ge=1)
@@ -52,7 +52,7 @@ class Slice(Table):
 
 
 class Changed(Table):
-    """Ids of the questions that changed sides."""
+    """Ids of the questions whose correctness changed."""
 
     fixed: list[str]
     broken: list[str]
@@ -89,7 +89,7 @@ class KindScores(Table):
 
 
 class Scores(Table):
-    """metrics.json of an evaluation; without a question that has an expected answer there is no accuracy."""
+    """metrics.json of an evaluation; accuracy is None if no question has an expected answer."""
 
     headline: str | None
     n: int = Field(ge=0)
@@ -99,14 +99,14 @@ class Scores(Table):
 
 
 class Annotations(RootModel[list[dict[str, Any]]]):
-    """What a stage has added to the training set."""
+    """The annotations that a stage added to the training set."""
 
 
 T = TypeVar("T", bound=BaseModel)
 
 
 def read_table(path: Path, model: type[T], remedy: str = "") -> T:
-    """Raises DEFT_GATE."""
+    """Read a file through its model. Raises DEFT_GATE."""
     try:
         return model.model_validate(parse_json(path, MOST_BYTES))
     except ValidationError as wrong:
@@ -124,7 +124,7 @@ def scores_of(run: str | Path) -> Scores:
 
 
 def decide(context: StageContext) -> StageResult:
-    """Accept this round's model, or roll back to the best one before it. Raises DEFT_GATE."""
+    """Accept this round's model, or roll back to the best earlier one. Raises DEFT_GATE."""
     stop = context.settings.stop
     comparison = read_table(context.require("comparison"), ComparisonTable)
     accepted, why = verdict(comparison, stop.rounds, stop.slice_points)
@@ -136,8 +136,8 @@ def decide(context: StageContext) -> StageResult:
 
 
 def verdict(comparison: ComparisonTable, rounds: int, slice_points: float) -> tuple[bool, str]:
-    """(accepted, why). Among `rounds` tests one is passed by chance more often than among one, so that each has its
-    share of LEVEL."""
+    """Whether the round is accepted, and the reason. Each of `rounds` tests has its share of LEVEL, since among several
+    tests one is more likely to be passed by chance."""
     whole = comparison.whole
     change = f"{percent(whole.before)} -> {percent(whole.after)}, p = {whole.p_value:.3g}"
     accepted, why = False, f"Rolled back: the new model is not told apart from the one before ({change})."
@@ -159,14 +159,14 @@ def _points(slices: Sequence[Slice]) -> str:
 
 
 def fallen(slices: Sequence[Slice], slice_points: float) -> list[Slice]:
-    """The kinds that fell by more than the limit, and not by chance: interval and corrected test must both say so. An
-    interval alone is no proof: that of one video has no width, and of twenty kinds one falls by chance."""
+    """The kinds whose accuracy fell by more than the limit, significantly by both interval and corrected test. An
+    interval alone is no proof: that of one video has no width, and among twenty kinds one falls by chance."""
     return [part for part in _lower(slices, slice_points) if part.ci95[1] < 0 and part.p_corrected < LEVEL]
 
 
 def too_small(slices: Sequence[Slice], slice_points: float) -> list[Slice]:
-    """The kinds that fell by more than the limit on so few videos that no result could prove it: the least p-value of
-    n videos is 2 / 2^n, times the number of kinds."""
+    """The kinds that fell by more than the limit with so few videos that no result could be significant: the least
+    p-value of n videos is 2 / 2^n, times the number of kinds."""
     return [part for part in _lower(slices, slice_points) if len(slices) * 2.0 ** (1 - part.n_videos) >= LEVEL]
 
 
@@ -175,7 +175,7 @@ def _lower(slices: Sequence[Slice], slice_points: float) -> list[Slice]:
 
 
 def after_round(state: LoopState) -> Ending | None:
-    """Why no further round follows; None where one does."""
+    """The reason why no further round follows; None if one does."""
     if state.accepted is None or (state.newest and state.newest.accepted is None):
         return None
     return _target(state) or _no_gain(state) or _rounds(state) or budget(state)
@@ -213,7 +213,7 @@ def _rounds(state: LoopState) -> Ending | None:
 
 
 def budget(state: LoopState) -> Ending | None:
-    """Whether the agreed hours are spent."""
+    """The ending if the agreed hours are spent."""
     limit = state.settings.stop.budget_hours
     if limit is None or state.hours < limit:
         return None

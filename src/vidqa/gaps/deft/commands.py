@@ -1,4 +1,4 @@
-"""What `run_deft.py` answers: one result for each verb, with the command that comes next."""
+"""The subcommands of `run_deft.py`: each returns a result with the next command."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from vidqa.spec.keys import table_at
 from vidqa.spec.layers import parse_set, parse_value
 from vidqa.spec.parent_layers import model_layer
 
-ANSWERS = {"audit needed": "--audit-answers", "labels needed": "--labels"}  # by rule: option for a person's answers
+ANSWERS = {"audit needed": "--audit-answers", "labels needed": "--labels"}  # by rule, the option for a person's answers
 TABLES: dict[str, type[BaseModel]] = {"sets": Sets, "where": Where, "stop": Stop}
 CHANGEABLE = ("stop", "where", "audit", "audit_from")  # within a loop
 DATA = "custom.train_dataset"
-DECIDED = {f"{DATA}.annotation_path", f"{DATA}.media_path", "train.resume", "train.output_dir"}  # keys of trainings
+DECIDED = {f"{DATA}.annotation_path", f"{DATA}.media_path", "train.resume", "train.output_dir"}  # set by the loop
 MEASURED = ("evaluate", "decide", "kpi", "test")  # stages after which the report is written
 
 
@@ -61,7 +61,7 @@ class LoopConfig:
 
 
 def init(folder: Path, config: LoopConfig) -> Result:
-    """Create a loop, or change the stop rules of an existing one. Raises what `create` does."""
+    """Create a loop, or change the stop rules of an existing one. Raises the problems of `create`."""
     loop, how = create(folder, config)
     texts = {
         "new": "The loop is ready.",
@@ -72,7 +72,7 @@ def init(folder: Path, config: LoopConfig) -> Result:
 
 
 def create(folder: Path, config: LoopConfig) -> tuple[Loop, str]:
-    """The loop, and whether it is "new", "unchanged" or "changed" (stop rules and limits of an existing one). Recipes
+    """Create the loop; also returns "new", "unchanged" or "changed" (stop rules and limits of an existing one). Recipes
     are copied, so that later changes of the files have no effect.
 
     Raises USAGE, DEFT_FOLDER, CURATION_LEAK, and the problems of specs.
@@ -102,7 +102,7 @@ def create(folder: Path, config: LoopConfig) -> tuple[Loop, str]:
 
 
 def _settings(config: LoopConfig) -> Settings:
-    """Raises USAGE with everything that is wrong."""
+    """The settings of the options. Raises USAGE with all errors."""
     table: dict[str, Any] = {"sets": {name: str(absolute(place)) for name, place in config.folders.items() if place}}
     if config.model:
         table["model"] = config.model if "://" in config.model else str(absolute(config.model))
@@ -110,7 +110,7 @@ def _settings(config: LoopConfig) -> Settings:
         key, equals, value = word.partition("=")
         if not equals or not all(key.split(".")):
             raise USAGE.error(word, "it is not KEY=VALUE", "write it as stop.rounds=2")
-        is_words = key.startswith("words.") or key in ("train", "study")  # which are split as a shell would
+        is_words = key.startswith("words.") or key in ("train", "study")  # split like shell words
         inner, name = table_at(table, key)
         inner[name] = _words(key, value) if is_words else parse_value(value) if value else None
     try:
@@ -137,7 +137,7 @@ def _words(key: str, text: str) -> list[str]:
 
 
 def _check_sets(settings: Settings, training: spec.TrainSpec) -> None:
-    """Raises USAGE and CURATION_LEAK; what only the contents of files show is found by preflight in a round."""
+    """Raises USAGE and CURATION_LEAK; preflight later checks what depends on the content of files."""
     sets = settings.sets
     folders = {name: place for name in ("selection", "pool", "kpi", "test") if (place := getattr(sets, name))}
     for name, place in folders.items():
@@ -159,7 +159,7 @@ def _check_sets(settings: Settings, training: spec.TrainSpec) -> None:
 
 
 def _check_words(settings: Settings) -> None:
-    """Raises USAGE for options that the script of a stage refuses: they cannot change within a loop."""
+    """Raise USAGE for options that the script of a stage refuses: they cannot change within a loop."""
     commands = {stage.name: shlex.split(stage.command) for stage in ROUND}
     for name, further in settings.words.items():
         _, script, *own, _ = commands[name]  # names in capitals stand for files; the last word is --json
@@ -167,8 +167,8 @@ def _check_words(settings: Settings) -> None:
 
 
 def _check_training(settings: Settings, train_spec: Path) -> None:
-    """Raises USAGE and the problems of the model that the loop starts with, of the keys for trainings, and of a
-    search: all are first used after jobs, and cannot change within a loop."""
+    """Check the starting model, the keys for trainings, and those of a search: all are first used after jobs, and
+    cannot change within a loop. Raises USAGE and the problems of the model."""
     if settings.model:
         model_layer("evaluate", settings.model)
     shorthand = actions.action("train").shorthand
@@ -183,7 +183,7 @@ def _check_training(settings: Settings, train_spec: Path) -> None:
 
 
 def _check_target(settings: Settings) -> None:
-    """Raises USAGE for a target of a kind that no question of the selection set has."""
+    """Raise USAGE for a target of a kind that no question of the selection set has."""
     kind = settings.stop.target_kind
     if kind is None:
         return
@@ -197,7 +197,7 @@ def _check_target(settings: Settings) -> None:
 
 
 def _require_apart(folders: dict[str, str], training: spec.TrainSpec) -> None:
-    """Raises CURATION_LEAK for one set in two places, and for a set to measure by that the training reads."""
+    """Raise CURATION_LEAK for two sets in one place, and for an evaluation set that the training reads."""
     remedy = "give selection, KPI set, test set, training set and pool folders of their own"
     custom = training.custom
     read = {
@@ -215,7 +215,7 @@ def _require_apart(folders: dict[str, str], training: spec.TrainSpec) -> None:
 
 
 def _require_free(folder: Path) -> None:
-    """Raises DEFT_FOLDER. The recipes of an `init` that was killed do not count, nor unfinished files (.NAME)."""
+    """Raise DEFT_FOLDER if the folder is in use, except by recipes of a killed `init` or unfinished files (.NAME)."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     others = [name for name in names if name not in (TRAIN_SPEC, EVALUATE_SPEC) and not name.startswith(".")]
     if folder.exists() and not folder.is_dir():
@@ -240,12 +240,12 @@ def _changed(folder: Path, settings: Settings, recipes: dict[str, str]) -> tuple
 
 
 def go_on(folder: Path, answers: Path | None = None, labels: Path | None = None, *, once: bool) -> Result:
-    """Run the pending stage, or all until a rule ends the loop. Raises CURATION_INPUT, and
-    USAGE for labels that the loop does not wait for."""
+    """Run the pending stage, or all until a rule ends the loop. Raises CURATION_INPUT, and USAGE for labels that the
+    loop does not wait for."""
     sentences: list[str] = []
     loop = Loop(folder)
     with loop.alone():
-        loop = Loop(folder)  # as it is now that nobody else changes it
+        loop = Loop(folder)  # reread under the lock
         if answers is not None:
             from vidqa.gaps.analysis.label_errors import add_answers
 
@@ -271,8 +271,8 @@ def go_on(folder: Path, answers: Path | None = None, labels: Path | None = None,
 
 
 def _add_labels(loop: Loop, labels: Path) -> None:
-    """Copy a person's answers into the folder of the round that has mined samples without. Raises USAGE, and
-    CURATION_INPUT where they cannot be used."""
+    """Copy a person's answers into the folder of the round with unlabelled mined samples. Raises USAGE, and
+    CURATION_INPUT if they cannot be used."""
     from vidqa.gaps.curation.labels import labelled
 
     newest = loop.state.newest
@@ -285,7 +285,7 @@ def _add_labels(loop: Loop, labels: Path) -> None:
 
 
 def _report_problems(loop: Loop, listed: list[Problem]) -> list[Problem]:
-    """Write the report; its problems that are not listed yet."""
+    """Write the report; returns its problems that are not in `listed`."""
     try:
         write_report(loop)
     except ProblemError as error:
@@ -306,7 +306,7 @@ def report(folder: Path) -> Result:
 
 
 def _result(loop: Loop, text: str, data: dict[str, object] | None = None) -> Result:
-    """The state in short, and the command that comes next."""
+    """A summary of the state, and the next command."""
     state, pending = loop.state, loop.pending()
     ending = state.ending or (pending if isinstance(pending, Ending) else None)
     summary = {

@@ -1,4 +1,4 @@
-"""What one stage works with: the folder and state of the loop, the number of the round, and the places of all files."""
+"""The context of one stage: the folder and state of the loop, the number of the round, and the paths of all files."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from vidqa.gaps.deft.state import Accepted, Cost, Fact, LoopState, RoundState, S
 
 STATE, LOG, LOCK = "deft_state.json", "deft_log.jsonl", ".deft_lock"
 TRAIN_SPEC, EVALUATE_SPEC, AUDIT_ANSWERS = "train.toml", "evaluate.toml", "audit_answers.json"
-LABELS = "labels.json"  # of a round: a person's answers to mined samples
+LABELS = "labels.json"  # in a round's folder: a person's answers to mined samples
 
 
 @dataclass
 class StageResult:
-    """A sentence for the log, output files by name, facts and cost. With `stop` the loop ends, or waits, because of a
-    rule (`state.RULES`) that the sentence explains."""
+    """The result of a stage: a sentence for the log, output files by name, facts and cost. With `stop` the loop ends,
+    or waits, by a rule (`state.RULES`) that the sentence explains."""
 
     sentence: str
     outputs: Mapping[str, Path] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class StageResult:
 
 @dataclass(frozen=True)
 class StageContext:
-    """`number` is that of the round; None for the evaluations after the last round."""
+    """The context of a stage; `number` is that of the round, None for the evaluations after the last round."""
 
     folder: Path
     state: LoopState
@@ -54,7 +54,7 @@ class StageContext:
 
     @property
     def accepted(self) -> Accepted:
-        """The best model so far; there is one once round 0 is evaluated."""
+        """The best model so far; it exists once round 0 is evaluated."""
         if self.state.accepted is None:
             raise ValueError("nothing is evaluated yet")
         return self.state.accepted
@@ -70,17 +70,17 @@ class StageContext:
         return done.facts[name] if done else None
 
     def output(self, name: str) -> Path | None:
-        """A file that an earlier stage of this round has written; None without it."""
+        """An output file of an earlier stage of this round; None without it."""
         return self.round.output(name) if self.round else None
 
     def require(self, name: str) -> Path:
-        """`output` of a stage that must have run."""
+        """The `output` of a stage that must have run."""
         if (path := self.output(name)) is None:
             raise ValueError(f"no stage of round {self.number} has written {name!r}")
         return path
 
     def starting_model(self) -> str:
-        """The model that the loop was given, or the one that its training recipe begins with."""
+        """The starting model in the settings, or the base model of the training recipe."""
         return self.settings.model or str(self.train_spec()["policy.model_name_or_path"])
 
     def train_spec(self) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class StageContext:
         return Path(recipe["custom.train_dataset.annotation_path"]), recipe["custom.train_dataset.media_path"]
 
     def source(self, name: str) -> Path | str | None:
-        """The file, or the text, that an input's name stands for; None without it."""
+        """The file, or the text, for the name of an input; None without it."""
         sets, accepted = self.settings.sets, self.state.accepted
         if name in ("selection", "pool", "kpi", "test"):
             place = getattr(sets, name)
@@ -123,23 +123,23 @@ class StageContext:
 
 
 def annotations_in(place: str) -> Path:
-    """The annotation file of a set, which may be named itself; the folder where it holds media alone."""
+    """The annotation file of a set, given as folder or file; for a folder of media alone, the folder itself."""
     return annotations_in_folder(Path(place)) or Path(place)
 
 
 def media_of(place: str) -> str:
-    """The media folder of a set, also where the annotation file alone is named."""
+    """The media folder of a set, given as folder or annotation file."""
     return place if os.path.isdir(place) else os.path.dirname(place)
 
 
 def is_labelled(pool: str) -> bool:
-    """Whether a pool has annotations, and is no folder of media alone."""
+    """Whether a pool has annotations, unlike a folder of media alone."""
     return annotations_in(pool).is_file()
 
 
 def fingerprint(source: Path | str | None) -> str:
-    """32 hexadecimal digits of a file's content, of names, sizes and times of the files in a folder, or of a text; ""
-    for what is missing."""
+    """A fingerprint of 32 hexadecimal digits: of a file's content, of names, sizes and times of the files in a folder,
+    or of a text; "" for a missing source."""
     if source is None:
         return ""
     if isinstance(source, str):

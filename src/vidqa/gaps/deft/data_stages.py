@@ -1,6 +1,6 @@
 """The stages up to the next training set: embeddings, gaps, audit, mined and altered samples, assembly, preflight.
 
-Each stage imports what it runs, so that `run_deft.py status` starts at once.
+Each stage imports its dependencies itself, so that `run_deft.py status` starts fast.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from vidqa.gaps.deft.state import Cost, Fact
 from vidqa.spec.parent_layers import asked_model
 from vidqa.spec.run_lookup import find_export
 
-NOTHING = "CURATION_NOTHING_NEW"  # a problem that only says that there is nothing new
+NOTHING = "CURATION_NOTHING_NEW"  # the code for the lack of new samples
 NO_ROWS = ("DATA_EMPTY", "DATA_FILE_MISSING")  # of a folder that exists
-LEAKING = "leaking"  # why an assembly leaves a row out
-NEAR = "DATA_SPLIT_NEAR"  # preflight's warning of files that look alike
+LEAKING = "leaking"  # the reason of an assembly for dropping a row
+NEAR = "DATA_SPLIT_NEAR"  # preflight's warning of similar files
 
 
 def embed(context: StageContext) -> StageResult:
-    """Embed pool and selection set with the starting model, by one job. Later rounds find it completed."""
+    """Embed pool and selection set with the starting model, in one job. Later rounds find it completed."""
     pool, selection = str(context.settings.sets.pool), context.settings.sets.selection
     recipe = spec.keys.flat(spec.load(context.folder / EVALUATE_SPEC, "evaluate"))
     view = {  # a clip is embedded from the frames that the model gets
@@ -57,12 +57,12 @@ def embed(context: StageContext) -> StageResult:
         return StageResult(sentence, {}, {}, stop="no new samples")
     outputs = {"pool embeddings": run / EMBEDDINGS, "selection embeddings": run / QUERY_EMBEDDINGS}
     embedded = {earlier.output("pool embeddings") for earlier in context.state.rounds[: context.number]}
-    once = Cost() if run / EMBEDDINGS in embedded else cost  # an earlier round has it
+    once = Cost() if run / EMBEDDINGS in embedded else cost  # an earlier round has counted it
     return StageResult("The pool and the selection set are embedded.", outputs, {}, once)
 
 
 def data_keys(folder: str, which: str = "") -> dict[str, object]:
-    """Spec keys of a set: a folder, or an annotation file beside its media. `which` is the prefix of an embedding's
+    """Spec keys of a set: a folder, or an annotation file beside its media. `which` is the key prefix of an embedding's
     second set."""
     return {
         f"dataset.{which}annotation_path": str(annotations_in(folder)),
@@ -71,7 +71,7 @@ def data_keys(folder: str, which: str = "") -> dict[str, object]:
 
 
 def gaps(context: StageContext) -> StageResult:
-    """Find what the accepted model gets wrong on the selection set, by slices, and doubtful labels."""
+    """Find the accepted model's errors on the selection set, by slices, and doubtful labels."""
     from vidqa.gaps.analysis.report import GapAnalysis, find_gaps
 
     place, selection = context.place, context.settings.sets.selection
@@ -101,16 +101,15 @@ def gaps(context: StageContext) -> StageResult:
 
 
 def _other_evaluations(context: StageContext) -> list[Path]:
-    """Evaluations of the selection set by other models of the loop: several models against a label say more."""
+    """Evaluations of the selection set by other models of the loop: several models are stronger evidence."""
     rounds = [earlier.stages["evaluate"] for earlier in context.state.rounds if "evaluate" in earlier.stages]
     runs = [str(stage.facts["run_dir"]) for stage in rounds]
     return [Path(run) for run in runs if run != context.accepted.evaluation and (Path(run) / "results.json").is_file()]
 
 
 def audit(context: StageContext) -> StageResult:
-    """Ask a person about suspected label errors: mining looks for what is like a gap, not like a mistake.
-
-    Raises DEFT_GATE."""
+    """Ask a person about suspected label errors: mining should search for gaps, not for annotation errors. Raises
+    DEFT_GATE."""
     queue = read_table(context.require("audit queue"), AuditQueue)
     suspects = [suspect for suspect in queue.items if suspect.probability >= context.settings.audit_from]
     open_items = [suspect for suspect in suspects if not suspect.verdict]
@@ -130,7 +129,7 @@ def audit(context: StageContext) -> StageResult:
 
 
 def mine_pool(context: StageContext) -> StageResult:
-    """Mine samples of the pool that are like the gaps and that no earlier round has tried."""
+    """Mine samples of the pool that are similar to the gaps and were not tried in an earlier round."""
     from vidqa.gaps.curation.mining import Mining, mine
 
     folder, pool = _empty(context.place / "mined"), str(context.settings.sets.pool)
@@ -163,7 +162,7 @@ def mine_pool(context: StageContext) -> StageResult:
 
 
 def _nothing(error: ProblemError) -> str:
-    """The message of NOTHING; raises any other problem."""
+    """The message of a NOTHING problem; raises any other problem."""
     if error.problems[0].code != NOTHING:
         raise error
     return error.problems[0].message
@@ -177,7 +176,7 @@ def _mined_tables(context: StageContext) -> list[Path]:
 
 
 def label(context: StageContext) -> StageResult:
-    """Take a person's answers to mined samples without answers; the loop waits for them. Raises CURATION_INPUT."""
+    """Import a person's answers to mined samples without answers; the loop waits for them. Raises CURATION_INPUT."""
     from vidqa.datatools.outputs import json_list, write_new
     from vidqa.gaps.curation.labels import labelled
 
@@ -201,7 +200,7 @@ def label(context: StageContext) -> StageResult:
 
 
 def augment_mined(context: StageContext) -> StageResult:
-    """Write altered copies of the mined samples whose answers stay true."""
+    """Write label-preserving variants of the mined samples."""
     from vidqa.gaps.curation.augmentation import Augmentation, augment
 
     folder = _empty(context.place / "augmented")
@@ -215,14 +214,14 @@ def augment_mined(context: StageContext) -> StageResult:
 
 
 def _empty(folder: Path) -> Path:
-    """A folder of the loop, without the files of a stage that was killed."""
+    """A folder of the loop, cleared of the files of a killed stage."""
     remove(folder, owner=folder.parent)
     return folder
 
 
 def assemble_set(context: StageContext, inputs: tuple[str, ...], folder: str, output: str) -> StageResult:
-    """Add the samples of `inputs` to the set of the accepted model. Samples that leak are left out and counted; the
-    loop ends where nothing new is left."""
+    """Add the samples of `inputs` to the set of the accepted model. Samples that leak are dropped and counted; the loop
+    ends if none is left."""
     from vidqa.gaps.curation.assembly import Assembly, assemble
 
     base, media = context.base_set()
@@ -287,7 +286,7 @@ def validate(context: StageContext, train_set: str, stem: str, output: str) -> S
 
 
 def _weights(model: str) -> str:
-    """The folder of weights, or of an adapter, that a training can begin with."""
+    """The folder of weights, or of an adapter, for the start of a training."""
     if not (Path(model) / "safetensors").is_dir():
         return model
     return str(find_export(model))

@@ -1,13 +1,13 @@
-"""The loop: its log, which stage is pending, and what running it changes. All of its state is in its folder.
+"""The loop: its log, its pending stage, and running it. All of its state is in its folder.
 
 loop = Loop(Path("loop"))
 with loop.alone():
     while not isinstance(step := loop.next(), Ending):
         ...
 
-What the loop has done is what its log says: one JSON object a line, appended and synced, each line bound to all before
-it by a checksum. A line that was changed, lost or damaged is refused with its number; a last line that was cut off by a
-kill is dropped, and named.
+The log is the source of truth: one JSON object per line, appended and synced, each line chained to all earlier ones by
+a checksum. A line that was changed, lost or damaged is refused with its number; a last line that was truncated by a
+kill is dropped with a warning.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ TRAININGS = ("train", "control train")  # not started once the budget is spent
 
 
 class Log:
-    """The events in a file, which `append` adds to. `torn` is the problem of a last line that was cut off."""
+    """The events in a file, to which `append` adds. `torn` is the problem of a truncated last line."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.events: list[Event] = []
         self.torn: Problem | None = None
         self._check = ""
-        self._whole = 0  # bytes of the file up to the last whole line
+        self._whole = 0  # bytes of the file up to the last complete line
         self._read()
 
     def append(self, event: Event) -> Event:
-        """Write an event, and return it with its number and time, once it is on the disk."""
+        """Write an event, and return it with its number and time once it is synced to disk."""
         line = {"number": len(self.events) + 1, "at": now(), **event}
         self._check = _check_of(self._check, line)
         written = json.dumps({**line, "check": self._check}, ensure_ascii=False, allow_nan=False).encode() + b"\n"
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "ab") as file:
-            file.truncate(self._whole)  # without the line that was cut off
+            file.truncate(self._whole)  # drop a truncated line
             file.write(written)
             file.flush()
             os.fsync(file.fileno())
@@ -72,7 +72,7 @@ class Log:
             self.torn = JOURNAL_BROKEN.at(where, message, remedy, severity="warning")
 
     def _take(self, number: int, line: bytes) -> None:
-        """Raises JOURNAL_BROKEN."""
+        """Check and add one line. Raises JOURNAL_BROKEN."""
         where = f"{self.path}:{number}"
         try:
             event = json.loads(line)
@@ -94,7 +94,7 @@ def _check_of(before: str, line: Event) -> str:
 
 @dataclass(frozen=True)
 class PendingStage:
-    """The stage that runs next; `inputs` are the fingerprints of what it reads."""
+    """The stage that runs next; `inputs` are the fingerprints of its inputs."""
 
     context: StageContext
     stage: Stage
@@ -125,13 +125,13 @@ class Loop:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """No other process runs stages meanwhile. Raises BUSY."""
+        """Prevent other processes from running stages. Raises BUSY."""
         with locked_folder(self.folder):
             write_state(self.folder, self.state)  # a process that was killed after an event has not written it
             yield
 
     def write(self, event: Event) -> None:
-        """Add an event to the log, then let deft_state.json say what follows from all."""
+        """Append an event to the log, and update deft_state.json."""
         take(self.state, self.log.append(event))
         write_state(self.folder, self.state)
 
@@ -168,7 +168,7 @@ class Loop:
         return PendingStage(context, stage, {name: fingerprint(context.source(name)) for name in stage.reads})
 
     def _needs_kpi(self, newest: RoundState) -> bool:
-        """Whether the KPI set is evaluated now: after round 0 and accepted rounds; one evaluation is left for the
+        """Whether the KPI set is evaluated now: after round 0 and accepted rounds; one evaluation is reserved for the
         end."""
         sets = self.state.settings.sets
         may = sets.kpi is not None and bool(newest.accepted) and "kpi" not in newest.stages
@@ -179,7 +179,7 @@ class Loop:
         return sum("kpi" in stages for stages in rounds)
 
     def _closing(self, ending: Ending) -> PendingStage | Ending:
-        """The last evaluations of the KPI set and the test set, each once; then the end."""
+        """The last evaluations of the KPI set and the test set, each once; then the ending."""
         sets, closed, accepted = self.state.settings.sets, self.state.closed, self.state.accepted
         is_measured = accepted is not None and "kpi" in self.state.rounds[accepted.round].stages
         if sets.kpi and "kpi" not in closed and self._kpi_evaluations() < sets.kpi_looks and not is_measured:
@@ -189,9 +189,9 @@ class Loop:
         return ending
 
     def next(self) -> PendingStage | Ending:
-        """Run the pending stage, and return it; or say why the loop has ended, or what it waits for.
+        """Run the pending stage and return it, or return the reason why the loop has ended or waits.
 
-        Raises ProblemError with the problems of the stage. The loop then waits, and comes back to this stage.
+        Raises ProblemError with the problems of the stage. The loop then waits, and resumes at this stage.
         """
         pending = self.pending()
         if isinstance(pending, Ending):

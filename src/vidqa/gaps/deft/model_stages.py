@@ -1,4 +1,4 @@
-"""The stages that train and measure: the round's model by one training or a search, its control, and comparisons."""
+"""Stages of training and evaluation: the round's model by one training or a search, its control, and comparisons."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from vidqa.spec.parent_layers import asked_model
 
 
 def train(context: StageContext) -> StageResult:
-    """Train the round's model; where the loop searches, the best trial of a study around its spec."""
+    """Train the round's model; if the loop uses a search, by the best trial of a study around its spec."""
     return _search(context) if context.settings.study else train_one(context, "training spec")
 
 
 def train_one(context: StageContext, recipe: str) -> StageResult:
-    """Train by the spec that a stage has written."""
+    """Train with the spec that an earlier stage has written."""
     run, facts, cost = runner.job("train", context.require(recipe), context.settings.where)
     return StageResult(f"Trained: {run}", {}, facts, cost)
 
 
 def _search(context: StageContext) -> StageResult:
-    """Run a study in the round's folder; an interrupted one goes on. Raises DEFT_GATE without a winner."""
+    """Run a study in the round's folder; an interrupted one resumes. Raises DEFT_GATE without a winner."""
     from vidqa.automl import commands
     from vidqa.automl.journal import controller_of, read
     from vidqa.automl.plan import PlanRequest, plan
@@ -71,7 +71,7 @@ def _resources(context: StageContext) -> tuple[str, ...]:
 
 
 def evaluate(context: StageContext, model: str, data: str, stem: str, output: str) -> StageResult:
-    """Evaluate a model on a set, both by the names of their sources; `stem` is that of the spec's file. Raises
+    """Evaluate a model on a set, both given by the names of their sources; `stem` is that of the spec's file. Raises
     DEFT_GATE, USAGE."""
     folder, model = str(getattr(context.settings.sets, data)), str(context.source(model))
     request = Request(
@@ -95,7 +95,7 @@ def evaluate(context: StageContext, model: str, data: str, stem: str, output: st
 
 
 def compare(context: StageContext, before: str, name: str) -> StageResult:
-    """Compare the round's evaluation with the results of another one, by the name of their source."""
+    """Compare the round's evaluation with other results, given by the name of their source."""
     from vidqa.datatools.outputs import write_page
     from vidqa.evaluation import comparison
     from vidqa.evaluation.pages import comparison_page

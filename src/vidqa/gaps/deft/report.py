@@ -1,4 +1,4 @@
-"""The loop's report: report.json for programs, report.html with the curve over rounds, slices, pictures and cost."""
+"""The loop's report: report.json for programs, report.html with the curve over rounds, slices, frames and cost."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from vidqa.gaps.deft.loop import Loop
 
 SCHEMA = "vidqa.deft_report.v1"
-CARDS = 12  # samples of each kind that are shown with frames, of each round
+CARDS = 12  # samples of each kind and round with frames
 FRAMES = 4
-SHOWN = 600  # characters of one text
+SHOWN = 600  # most characters of one text
 ADDING = ("mine", "label", "augment")  # stages that add samples
 ADDED = {"mined": "added from the pool", "augmented": "added as altered copies"}
 CHANGED = {"fixed": "wrong before, right now", "broken": "right before, wrong now"}
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 def write_report(loop: Loop) -> Path:
-    """Write both; returns the page."""
+    """Write both files; returns the path of the page."""
     table = report_of(loop.state)
     write_json(loop.folder / "report.json", table)
     place = loop.folder / "report.html"
@@ -49,7 +49,7 @@ def write_report(loop: Loop) -> Path:
 
 
 def report_of(state: LoopState) -> dict[str, Any]:
-    """What report.json holds."""
+    """The content of report.json."""
     rounds = [_round(current) for current in state.rounds]
     kinds = sorted({kind for current in rounds for kind in current["by_kind"]})
     return {
@@ -99,13 +99,13 @@ def _comparison(current: RoundState, name: str) -> Row | None:
 
 
 def _by_kind(run: str | None) -> dict[str, Row]:
-    """Accuracy and interval of each kind, from the evaluation's own scores."""
+    """Accuracy and interval of each kind, from the evaluation's scores."""
     scores = scores_of(run).by_kind if run else {}
     return {kind: row.model_dump(include={"n", "accuracy", "accuracy_ci95"}) for kind, row in scores.items()}
 
 
 def _curve(rounds: Sequence[Row]) -> Any:
-    """Accuracy on the selection set by round, with its interval; the KPI set and the control where there are any."""
+    """Accuracy on the selection set by round, with its interval; also of the KPI set and the control, if they exist."""
     measured = [row for row in rounds if row.get("accuracy") is not None]
     kpi = [(row["round"], 100 * row["kpi"]["accuracy"]) for row in rounds if row["kpi"]]
     control = [(row["round"], 100 * row["control"]["accuracy"]) for row in rounds if row["control"]]
@@ -123,7 +123,7 @@ def _curve(rounds: Sequence[Row]) -> Any:
 
 
 def _pictures(current: RoundState) -> list[tuple[str, list[Row]]]:
-    """(heading, cards) of what a round added, fixed and broke."""
+    """Headings with the cards of samples that a round added, fixed and broke."""
     shown = []
     for name, heading in ADDED.items():
         if (place := current.output(name)) and place.is_file():

@@ -1,6 +1,6 @@
-"""How a stage does its work: a function of this library, or a job that is waited for.
+"""Execution of a stage: a function of this library, or a job that is waited for.
 
-The command that does the same is printed first. A job is submitted by its spec, so that a killed loop finds it again.
+The equivalent command is printed first. A job is identified by its spec, so that a killed loop finds it again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SETTINGS_PAGE = "workflow/deft/deft.md lists the settings"
 
 
 def announce(script: str, *words: object) -> None:
-    """Print the command that does what follows."""
+    """Print the command that is equivalent to the following step."""
     note(f"$ {command(script, *words)}")
 
 
 def words_of(options: Mapping[str, object]) -> list[str]:
-    """The options of a script by name, as words; lists are several values, and what is missing (None, "") is left
-    out."""
+    """The options of a script by name as words; a list becomes several values, and missing values (None, "") are
+    dropped."""
     words: list[str] = []
     for name, value in options.items():
         values = value if isinstance(value, (list, tuple)) else [value]
@@ -40,9 +40,9 @@ def words_of(options: Mapping[str, object]) -> list[str]:
 
 
 def options_of(script: str, own: Sequence[str], further: Sequence[str]) -> dict[str, Any]:
-    """The options that a script reads, with its own parser, from the loop's words and a user's further ones, as fields
-    of its request; `fields` of a script checks them together. Raises USAGE for what the script refuses, and for
-    what the loop itself decides."""
+    """Parse the loop's words and a user's further ones with the script's own parser. Returns the fields of its request;
+    `fields` of a script checks them together. Raises USAGE for options that the script refuses, and for those that the
+    loop itself sets."""
     program = runpy.run_path(str(SKILL_ROOT / "scripts" / f"{script}.py"))
     parser = program["parser"]
     where = f"options of {script}.py"
@@ -63,7 +63,7 @@ def options_of(script: str, own: Sequence[str], further: Sequence[str]) -> dict[
 
 
 def announced_options(script: str, own: Mapping[str, object], further: Sequence[str]) -> dict[str, Any]:
-    """`options_of` with the loop's options by name; the command is printed."""
+    """`options_of` with the loop's options by name; prints the command."""
     words = words_of(own)
     fields = options_of(script, words, further)
     announce(script, *words, *further)
@@ -86,14 +86,14 @@ def write_recipe(request: Request, out: Path) -> Path:
 
 
 def launch_words(where: Where) -> list[str]:
-    """The options of launch.py that say where a job runs, but those with their defaults."""
+    """The options of launch.py for platform and resources, without those at their defaults."""
     resources = where.model_dump(exclude={"platform", "agreed"}, exclude_defaults=True)
     return [*words_of({"platform": where.platform, **resources}), *(["--yes"] if where.agreed else [])]
 
 
 def job(action: str, spec_path: Path, where: Where) -> tuple[Path, dict[str, Fact], Cost]:
-    """Run folder, facts and cost of the job of a spec, once it is complete: it is started, found running, found done,
-    or resumed. Raises its problems."""
+    """Run folder, facts and cost of the job of a spec, once it is complete: it is started, resumed, or an existing one
+    is reused. Raises its problems."""
     announce("launch", action, "--spec", spec_path, *launch_words(where), "--wait")
     handle = api.completed(action, spec_path, where.platform, where, ready=launch_gate.ready)
     record, cost = handle.record(), handle.cost()

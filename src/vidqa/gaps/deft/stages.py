@@ -1,4 +1,4 @@
-"""The loop's contract: its stages in order, with the command of each, what it reads and writes.
+"""The loop's contract: its stages in order, with the command, inputs and outputs of each.
 
 `make generate` writes it into config.json.
 """
@@ -27,8 +27,8 @@ ANSWER = "python scripts/run_deft.py next LOOP --{} FILE --json"
 
 @dataclass(frozen=True)
 class Stage:
-    """`reads` names files that other stages have written or that the loop was given; a stage runs again only if one of
-    them has changed. `schema` is that of its main file."""
+    """One stage. `reads` names outputs of other stages or inputs of the loop; a stage runs again only if one of them
+    has changed. `schema` is that of its main file."""
 
     name: str
     does: str
@@ -178,7 +178,7 @@ ROUND = (
 
 
 def stages_of(settings: Settings, number: int) -> list[Stage]:
-    """The stages of a round that the settings ask for."""
+    """The stages of a round that the settings enable."""
     if number == 0:
         return [EVALUATE]
     optional = {"augment": settings.augment, "control": settings.control}

@@ -1,4 +1,4 @@
-"""What deft_state.json says of a loop: its settings (sets, where jobs run, when it stops), and its state, which follows
+"""The content of deft_state.json: the settings of a loop (sets, platform, stop rules), and its state, which follows
 from the events of its log."""
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Strict(BaseModel):
 
 
 class Sets(Strict):
-    """Folders with annotations.json and media. Rounds are chosen by `selection`; the KPI set is looked at `kpi_looks`
-    times, the test set once, when the loop has ended. `pool` is what new samples are taken from."""
+    """Folders with annotations.json and media. Rounds are accepted by `selection`; the KPI set is evaluated `kpi_looks`
+    times, the test set once, after the last round. New samples are mined from `pool`."""
 
     selection: str = Field(description="set by which rounds are accepted")
     pool: str | None = Field(
@@ -50,13 +50,13 @@ class Sets(Strict):
 
 
 class Where(Resources):
-    """Where jobs run: the options of launch.py."""
+    """Platform and resources of jobs: the options of launch.py."""
 
     platform: Literal["local", "docker", "slurm", "kubernetes"] = "local"
 
 
 class Stop(Strict):
-    """When the loop ends, and which round is no gain."""
+    """The rules that end the loop, and the limits for accepting a round."""
 
     target: Share | None = Field(default=None, description="accuracy on the selection set at which the loop ends")
     target_kind: str | None = Field(default=None, description="the target is that of this kind of question")
@@ -69,7 +69,7 @@ class Stop(Strict):
 
 
 class Settings(Strict):
-    """All of it. `train` are KEY=VALUE for the trainings of rounds; `study` and `words` are more options of scripts."""
+    """All settings. `train` are KEY=VALUE for trainings of rounds; `study` and `words` are more options of scripts."""
 
     model: str | None = Field(
         default=None, description="what the loop starts with: a training's run folder, or a model"
@@ -98,14 +98,14 @@ def _rule(name: str) -> str:
 
 
 class Output(Strict):
-    """A file that a stage has written."""
+    """An output file of a stage."""
 
     path: str
     fingerprint: str
 
 
 class Cost(Strict):
-    """Of a stage's job: the time it ran, and the same times its GPUs."""
+    """Cost of a stage's job: its run time, and that times its number of GPUs."""
 
     seconds: float = 0.0
     gpu_seconds: float = 0.0
@@ -127,7 +127,7 @@ class StageState(Strict):
 
 
 class RoundState(Strict):
-    """One round. Round 0 evaluates the starting model; `accepted` is None until it is decided."""
+    """One round. Round 0 evaluates the starting model; `accepted` is None until the decision."""
 
     number: int
     stages: dict[str, StageState] = Field(default_factory=dict)
@@ -135,7 +135,7 @@ class RoundState(Strict):
     why: str = ""
 
     def output(self, name: str) -> Path | None:
-        """A file that a stage has written, by its name; None without it."""
+        """An output file of a stage, by its name; None without it."""
         paths = (Path(stage.outputs[name].path) for stage in self.stages.values() if name in stage.outputs)
         return next(paths, None)
 
@@ -150,7 +150,7 @@ class Accepted(Strict):
 
 
 class Ending(Strict):
-    """Why the loop does not go on. What waits goes on when it is run again, after what it waits for is there."""
+    """The reason why the loop does not continue. With `waits`, it continues when it is rerun with the missing input."""
 
     rule: Annotated[str, AfterValidator(_rule), Field(json_schema_extra={"enum": list(RULES)})]
     sentence: str
@@ -173,7 +173,7 @@ class LoopState(Strict):
 
     @property
     def decided(self) -> list[RoundState]:
-        """The rounds after the first measurement that are over."""
+        """The decided rounds, without round 0."""
         return [current for current in self.rounds if current.number and current.accepted is not None]
 
     def stages(self) -> list[StageState]:
@@ -182,13 +182,13 @@ class LoopState(Strict):
 
     @property
     def hours(self) -> float:
-        """What its jobs have cost: GPU hours where there were GPUs, else hours."""
+        """Cost of its jobs: GPU hours for those on GPUs, else hours."""
         costs = [stage.cost for stage in self.stages()]
         return sum(cost.gpu_seconds or cost.seconds for cost in costs) / 3600
 
 
 def fold(events: list[Event]) -> LoopState:
-    """The state that follows from the events, the first of which holds the settings."""
+    """The state after all events; the first one contains the settings."""
     state = LoopState.model_validate({"schema": SCHEMA, "settings": events[0]["settings"]})
     for event in events[1:]:
         take(state, event)
@@ -196,7 +196,7 @@ def fold(events: list[Event]) -> LoopState:
 
 
 def take(state: LoopState, event: Event) -> None:
-    """What an event changes."""
+    """Apply an event to the state."""
     kind = event["event"]
     if kind == "settings":
         state.settings, state.ending = Settings.model_validate(event["settings"]), None

@@ -2,7 +2,7 @@
 
 import logging
 
-# With torchao installed, this logger warns in every process about calls that a later PyTorch will change.
+# If torchao is installed, this logger warns in every process about calls that a later PyTorch will change.
 logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
-# PEFT imports bitsandbytes wherever it is installed, which then asks for another package of kernels for CPUs.
+# PEFT imports bitsandbytes if it is installed, which then suggests installing another package of CPU kernels.
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)

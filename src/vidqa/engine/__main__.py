@@ -2,7 +2,7 @@
 
     python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec S.toml --run-dir RUN
 
-Exit codes are those of the scripts. status.json has them too: torchrun's exit code says only that a process failed.
+Exit codes are those of the scripts. status.json has them too: torchrun's exit code only says that a process failed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from vidqa.spec import load
 from vidqa.spec.keys import with_values
 from vidqa.spec.models import Spec
 
-REPORT_TIMEOUT_S = 60.0  # for a report, which takes less than a second
+REPORT_TIMEOUT_S = 60.0  # seconds; a report takes less than one
 
 
 def main() -> int:
@@ -63,7 +63,7 @@ def main() -> int:
         return _end_with_problems(run, report_module, stopped.problems)
     except OSError as failed:
         return _end_with_problems(run, report_module, [unwritable(failed)])
-    except Exception as bug:  # noqa: BLE001  the last place before torchrun; the log keeps the traceback
+    except Exception as bug:  # noqa: BLE001  the last handler before torchrun; the log keeps the traceback
         if run.read_status().get("state") == "ERROR":  # another rank failed first, and this one lost the connection
             print(f"rank {rank()} ends because another rank did: {type(bug).__name__}", file=sys.stderr)
             return int(Exit.JOB_FAILED)
@@ -82,15 +82,15 @@ def main() -> int:
 
 
 def with_resuming(spec: Spec, run: RunFolder) -> Any:
-    """The spec with its resume key set where an earlier attempt left a checkpoint or answers in the run folder, else
-    the spec as it is: a platform restarts a job with the command of its first attempt."""
+    """The spec with its resume key set if an earlier attempt left a checkpoint or answers in the run folder, else the
+    spec unchanged: a platform restarts a job with the command of its first attempt."""
     resuming = actions.action_for(spec).resuming
     return with_values(spec, {resuming.key: True}) if resuming and resuming.can_resume(run) else spec
 
 
 def run_upload(run: RunFolder) -> None:
     """Upload the run as its spec says, in a subprocess: the run stays complete if that fails. From now on SIGTERM and
-    SIGUSR1 stop the upload alone, which scripts/upload.py can continue."""
+    SIGUSR1 stop only the upload, which scripts/upload.py can continue."""
     program = [sys.executable, "-P", "-m", "vidqa.data.storage.upload", str(run.path)]
     # The job runs offline, since weights are already downloaded; the upload must not.
     process = subprocess.Popen(program, env=child_environment(HF_HUB_OFFLINE="0"))
@@ -101,8 +101,8 @@ def run_upload(run: RunFolder) -> None:
 
 
 def write_report(run: RunFolder, report_module: str) -> None:
-    """Write the HTML report of a run by `report_module`, if any, in a subprocess: if that fails, the outcome of the run
-    stays."""
+    """Write the HTML report of a run with `report_module`, if any, in a subprocess: its failure does not change the
+    outcome of the run."""
     if not report_module:
         return
     program = [sys.executable, "-P", "-m", report_module, str(run.path)]
@@ -114,7 +114,7 @@ def write_report(run: RunFolder, report_module: str) -> None:
 
 def _program(program_name: str) -> Callable[[Any, RunFolder], int]:
     """Import the program "module:name" of an action, and exempt the imported objects from garbage collection: scanning
-    them takes a tenth of the import, and later a third of a second inside a step."""
+    them takes a tenth of the import time, and later a third of a second inside a step."""
     gc.disable()
     program = actions.resolve(program_name)
     gc.freeze()
@@ -153,7 +153,7 @@ def _exit_process(code: int) -> None:
         hard_exit(code, orderly=False)
     from vidqa.engine.distributed import stop
 
-    # All is saved: ignore signals from now on.
+    # Everything is saved: ignore signals from now on.
     for stop_signal in STOP_SIGNALS:
         signal.signal(stop_signal, signal.SIG_IGN)
     stop()

@@ -1,12 +1,12 @@
-"""Processes and their mesh: one process per GPU, or per core group on a CPU; and ranks that compute one pack together.
+"""Processes and their mesh: one process per GPU, or per core group on a CPU; and ranks that share packs (a context).
 
-Ranks of a context have the same pack, each its own rows of it. Everything in a decoder layer but attention is done row
-by row. Around attention the ranks exchange rows for heads: each gives away most of its rows of query, key and value and
-gets some heads of all rows, attends over the whole pack with them, and the ranks exchange back (the all-to-all of
-DeepSpeed-Ulysses). Attention itself, its kernels, segments and shared videos stay as they are. Frames that no row of a
-rank stands for are not computed there.
+Ranks of a context have the same pack, and each has a part of its rows. A decoder layer except attention works row
+by row. Around attention the ranks exchange rows for heads: each sends most of its rows of query, key and value and
+receives some heads of all rows, attends over the whole pack with them, and the ranks exchange back (the all-to-all of
+DeepSpeed-Ulysses). Attention itself, its kernels, segments and shared videos are unchanged. A rank computes only frames
+that have tokens in its rows.
 
-Shape letters: T rows of a pack, S = T / ranks those of one rank, H heads, K key heads, E values per head.
+Shape letters: T rows of a pack, S = T / ranks rows of one rank, H heads, K key heads, E values per head.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from vidqa.engine.problems import unwritable
 
 @dataclass(frozen=True)
 class Context:
-    """The ranks that hold the rows of the same packs; this one is number `rank` of `size`, and may be alone."""
+    """The ranks that hold the rows of the same packs; this rank is number `rank` of `size`, which may be 1."""
 
     rank: int = 0
     size: int = 1
     group: Any = None
 
     def rows(self, total: int) -> slice:
-        """This rank's rows of a pack of `total`, which `size` divides."""
+        """This rank's rows of a pack with `total` rows, a multiple of `size`."""
         share = total // self.size
         return slice(self.rank * share, (self.rank + 1) * share)
 
     def whole(self, before: Callable[..., Any]) -> Callable[..., Any]:
-        """`before` gives query [S, H, E], key and value [S, K, E] of this rank's rows; what is returned gives those of
-        all rows for this rank's heads: [T, H / ranks, E] and [T, K / ranks, E]. K is a multiple of the ranks, so that
-        a query meets its own key head."""
+        """Wrap `before`, which returns query [S, H, E], key and value [S, K, E] of this rank's rows, into a function
+        that returns those of all rows for this rank's heads: [T, H / ranks, E] and [T, K / ranks, E]. K is a multiple
+        of the ranks, so that a rank has the key heads of its query heads."""
         return before if self.size == 1 else lambda *inputs: self._heads_of(before(*inputs))
 
     def _heads_of(self, parts: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
@@ -54,14 +54,14 @@ class Context:
         return joined.flatten(0, 1).split([part.shape[2] for part in by_rank], dim=1)
 
     def own(self, attended: torch.Tensor) -> torch.Tensor:
-        """Exchange back: from [T, H / ranks * E], all rows of this rank's heads, to [S, H * E], its own rows of all
+        """Exchange back: from [T, H / ranks * E], all rows of this rank's heads, to [S, H * E], this rank's rows of all
         heads."""
         if self.size == 1:
             return attended
         return _Exchange.apply(attended.unflatten(0, (self.size, -1)), self.group).transpose(0, 1).flatten(1)
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Summed over the ranks, in place and without a gradient."""
+        """Sum a tensor over the ranks, in place and without a gradient."""
         if self.size > 1:
             dist.all_reduce(tensor, group=self.group)
         return tensor
@@ -71,7 +71,7 @@ WHOLE = Context()
 
 
 class _Exchange(torch.autograd.Function):
-    """Part number i of the first dimension goes to rank i. The gradient takes the same way back."""
+    """An all-to-all: part i of the first dimension goes to rank i. The backward is the same exchange."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
@@ -93,15 +93,15 @@ Value = TypeVar("Value")
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's rows of a sharded tensor, the whole of any other."""
+    """This rank's rows of a sharded tensor, or all of another tensor; without gradient."""
     return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
 
 @dataclass(frozen=True)
 class World:
-    """The place of this process among the others. `objects` and `saving` are groups over gloo, beside the GPU's
-    traffic: one for Python objects, one for background saves alone, whose thread must never meet another collective.
-    Neighbours may share the rows of their packs (`context`)."""
+    """The process group as seen by this process. `objects` and `saving` are gloo groups, separate from GPU
+    communication: one for Python objects, one for background saves alone, whose thread must never meet another
+    collective. Neighbouring ranks may share the rows of their packs (`context`)."""
 
     rank: int
     size: int
@@ -118,12 +118,12 @@ class World:
 
     @property
     def data_rank(self) -> int:
-        """The number of the pack that this rank has a part of."""
+        """The index of this rank's pack among those computed at a time."""
         return self.rank // self.context.size
 
     @property
     def is_sharded(self) -> bool:
-        """Whether a rank holds but a part of the weights."""
+        """Whether a rank holds only a part of the weights."""
         return self.mesh.size(self.mesh.ndim - 1) > 1
 
     @property
@@ -131,8 +131,8 @@ class World:
         return self.rank == 0
 
     def share(self, value: Any) -> Any:
-        """Rank 0's value, on every rank."""
-        if self.size == 1:  # a plan of a million samples takes seconds to become bytes that nobody reads
+        """Broadcast rank 0's value to every rank."""
+        if self.size == 1:  # avoids pickling: seconds for a plan of a million samples
             return value
         box = [value]
         dist.broadcast_object_list(box, src=0, group=self.objects)
@@ -155,7 +155,7 @@ class World:
         dist.barrier(group=self.objects)
 
     def on_main(self, work: Callable[[], Value]) -> Value:
-        """Run `work` on rank 0 and return its value on every rank. A ProblemError, and an OSError as the problem of an
+        """Run `work` on rank 0 and return its value on every rank. A ProblemError, or an OSError as the problem of an
         unwritable run folder, is raised on every rank."""
         value: Any = None
         problems: list[Problem] | None = None
@@ -172,10 +172,10 @@ class World:
 
 
 def start(dp_replicate: int, dp_shard: int, timeout_s: float, context: int = 1) -> World:
-    """Join the processes that vidqa.engine.torchrun started and build the mesh (dp_replicate, dp_shard x context), of
-    one dimension where nothing is replicated: weights are sharded over the ranks of a context, too."""
+    """Join the processes started by vidqa.engine.torchrun and build the mesh (dp_replicate, dp_shard x context), with
+    one dimension if nothing is replicated: weights are sharded over the ranks of a context, too."""
     timeout = datetime.timedelta(seconds=timeout_s)
-    if not environment.is_of_torchrun():  # else PartialState joins, as torchrun tells it in the environment
+    if not environment.is_of_torchrun():  # else PartialState joins by torchrun's environment
         backend, store = "nccl" if torch.cuda.is_available() else "gloo", rendezvous.store_on_one_node(timeout)
         rank, size = environment.rank(), environment.world_size()
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
@@ -193,14 +193,14 @@ def start(dp_replicate: int, dp_shard: int, timeout_s: float, context: int = 1) 
 
 
 def alone() -> World:
-    """The world of a process that torchrun did not start: it has no mesh, and nothing in it is collective."""
+    """The world of a process without torchrun: it has no mesh, and its methods need no communication."""
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     nobody: Any = None
     return World(rank=0, size=1, device=device, mesh=nobody, objects=nobody, saving=nobody)
 
 
 def _context(size: int, rank: int, timeout: datetime.timedelta) -> Context:
-    """Neighbours: ranks of one node, where it has as many GPUs."""
+    """The context of this rank with its neighbours: ranks of one node if the node has as many GPUs."""
     if size == 1:
         return WHOLE
     group, _ = dist.new_subgroups(group_size=size, timeout=timeout)

@@ -26,7 +26,7 @@ from vidqa.video.pool import DecodePool, ProbeRequest
 
 @dataclass(eq=False)
 class _Job:
-    """A request with its sample. `ticket` is of its media once they are being decoded."""
+    """A request with its sample. `ticket` is set once its media are being decoded."""
 
     sample: Sample
     request: Request
@@ -38,8 +38,8 @@ class _Job:
 
 
 class EngineThread(threading.Thread):
-    """A `serving.Backend`. `opened` is set once the model is loaded or has failed to load; `ended` is called when the
-    thread stops answering."""
+    """A `serving.Backend`. `opened` is set once the model is loaded or failed to load; `ended` is called when
+    the thread stops answering."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class EngineThread(threading.Thread):
         return self._closing or job.request.cancelled()
 
     def _decode(self, job: _Job) -> list[Any]:
-        """Start decoding its media."""
+        """Start decoding the media of a job."""
         ticket = [] if job.request.cancelled() else self._source.request([job.sample])
         for frames in (frames for media in ticket for frames in media if isinstance(frames, Future)):
             frames.add_done_callback(lambda _: self._wake.set())

@@ -1,4 +1,4 @@
-"""Problems of a run: what can go wrong once the engine has started."""
+"""Problem codes of a run, for failures after the engine has started."""
 
 import errno
 import shutil
@@ -89,7 +89,7 @@ CHECK_LOG = "check the annotation file, and the samples that the log names as le
 
 
 def unwritable(failed: OSError) -> Problem:
-    """A full disk is a failed save; any other refusal means that the folder cannot be written."""
+    """The problem of a failed write: a full disk is a failed save, any other error an unwritable folder."""
     full = failed.errno in (errno.ENOSPC, errno.EDQUOT)
     where, message = failed.filename or "the run folder", failed.strerror or str(failed)
     if full:
@@ -99,7 +99,7 @@ def unwritable(failed: OSError) -> Problem:
 
 
 def with_free_space(failure: str, folder: Path) -> str:
-    """A failure to write, and how much room the disk had then: of a full one PyTorch's writer says where it stood."""
+    """A failure to write with the free space of the disk: for a full one PyTorch's writer only reports its position."""
     try:
         return f"{failure.strip()[:300]} ({shutil.disk_usage(folder).free / 1e6:,.1f} MB of the disk are free)"
     except OSError:

@@ -1,8 +1,8 @@
-"""Reports of a run: metrics.jsonl, status.json, a progress line, and the trackers that the spec names.
+"""Reporting of a run: metrics.jsonl, status.json, a progress line, and the trackers of the spec.
 
-metrics.jsonl has all metrics; a tracker (wandb, tensorboard, through accelerate) shows them elsewhere, and none ever
-ends a training. An error of a tracker becomes a single warning: wandb continues offline if its server cannot be
-reached, and a tracker that fails later is not used again.
+metrics.jsonl has all metrics; a tracker (wandb, tensorboard, through accelerate) copies them elsewhere, and never
+ends a training: its first error becomes a warning; wandb continues offline if its server cannot be
+reached, and a tracker that fails later is disabled.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from vidqa.engine.problems import ENGINE_TRACKER_FAILED
 from vidqa.spec.models import TrainSpec
 
 NAMES = ("wandb", "tensorboard")
-REACHED_S = 20.0  # for wandb's server to answer; wandb itself needs twice that to give up
-SENT_S = 60.0  # at the end, for unsent data
+REACHED_S = 20.0  # seconds for wandb's server to answer; wandb itself needs twice that to give up
+SENT_S = 60.0  # seconds at the end, for unsent data
 Opener = Callable[[], Any]
 
 
 class Progress:
-    """Rank 0's view of a run from step `first` to `total`, a context; other ranks hold a `Silent` one.
+    """The progress of a run from step `first` to `total` on rank 0, a context manager; other ranks have a `Silent` one.
 
-    A thread of its own writes and prints, in order: files are slow while a checkpoint is written, and no step is to
-    wait for them. What it raised comes up at the next call, or at the end of a block that ends well.
+    A background thread writes and prints, in order: files are slow while a checkpoint is written, and no step must
+    wait for them. Its exceptions are raised by the next call, or at the end of a block without exception.
     """
 
     def __init__(self, run: RunFolder, trackers: list[Tracker], first: int, total: int, noun: str = "step") -> None:
@@ -45,7 +45,7 @@ class Progress:
         run.write_status("RUNNING", step=first, total_steps=total, message="running", unless=("ERROR",))
 
     def log(self, step: int, values: dict[str, float], *, line: str = "") -> None:
-        """Record values after `step` completed steps; `line` is what a person sees."""
+        """Record values after `step` completed steps; `line` is the message for people."""
         eta = (time.monotonic() - self.started) / max(step - self.first, 1) * max(self.total - step, 0)
         self._later(partial(self._write, step, values, line, time.time(), eta))
 
@@ -53,7 +53,7 @@ class Progress:
         self._later(partial(self.bar.console.print if self.bar is not None else note, text))
 
     def settle(self) -> None:
-        """Wait until everything so far is written: a checkpoint that is published later is never ahead of it."""
+        """Wait until all earlier records are written: a checkpoint that is published later is never ahead of them."""
         for job in self.written:
             job.result()
 
@@ -90,19 +90,19 @@ class Progress:
 
 
 def open_progress(spec: TrainSpec, run: RunFolder, world: World, first: int, total: int) -> Progress | Silent:
-    """Rank 0 reports; the others are silent."""
+    """Open the progress of a training: a `Progress` on rank 0, `Silent` on other ranks."""
     if not world.is_main:
         return Silent()
     return Progress(run, open_trackers(run, spec), first, total)
 
 
 def open_evaluation(run: RunFolder, world: World, batches: int) -> Progress | Silent:
-    """The progress of an evaluation, in batches of rank 0."""
+    """Open the progress of an evaluation, in batches of rank 0."""
     return Progress(run, [], 0, batches, noun="batch") if world.is_main else Silent()
 
 
 class Silent:
-    """The progress of every rank but the first."""
+    """The progress of all ranks but the first: it reports nothing."""
 
     def log(self, step: int, values: dict[str, float], *, line: str = "") -> None:
         pass
@@ -137,13 +137,13 @@ def _progress_bar(first: int, total: int) -> Any:
 
 
 def require_trackers(logging: Any) -> None:
-    """Fail before the model is loaded where a tracker that the spec names is not installed."""
+    """Raise a problem, before the model is loaded, if a tracker of the spec is not installed."""
     for name in sorted(set(logging.logger) & set(NAMES)):
         require(name, name)
 
 
 def open_trackers(run: RunFolder, spec: TrainSpec) -> list[Tracker]:
-    """The trackers of `spec.logging.logger`, each with its ways to open, the best first."""
+    """The trackers of `spec.logging.logger`, each with its openers in order of preference."""
     online, offline = (partial(_wandb, run, spec, mode=mode) for mode in ("online", "offline"))
     # Without a key wandb would prompt for one and block the job.
     ways = {

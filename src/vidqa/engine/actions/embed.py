@@ -1,11 +1,11 @@
-"""Embedding: the vectors of videos and questions, for finding others like them.
+"""Embedding: vectors of videos and questions, for similarity search.
 
     python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 1 -m vidqa.engine embed --spec embed.toml \
         --run-dir results/my-run
 
-A video's vector is the mean of its vision tokens, beside how much their mean changes over time. A question's vector is
-the mean of its tokens' embeddings. Vectors are kept beside the run (`Vectors`), so that a file, once embedded, is not
-decoded again by this run or the next. A pool and what it is searched for can be two sets of one run, each with its own
+A video's vector is the mean of its vision tokens, concatenated with the spread over time of their mean. A question's
+vector is the mean of its tokens' embeddings. Vectors are cached next to the run (`Vectors`), so that a file is
+embedded only once in all runs. A pool and the queries to search it with can be two sets of one run, each with its own
 table.
 """
 
@@ -47,11 +47,11 @@ from vidqa.planning.samples import Planner, Sample, evaluation_planner
 from vidqa.spec.models import EmbedSpec
 from vidqa.video.types import FramePlan
 
-TABLES = {"embedded": EMBEDDINGS, "queries": QUERY_EMBEDDINGS}  # by the names of sets
-FOLDER = ".embeddings"  # beside the runs: the vectors of all of them
+TABLES = {"embedded": EMBEDDINGS, "queries": QUERY_EMBEDDINGS}  # by the name of the set
+FOLDER = ".embeddings"  # the folder of all cached vectors, beside the runs
 BATCHES_AHEAD = 2
-TEXTS = 256  # at a time
-ROWS = 1024  # written at a time
+TEXTS = 256  # per batch
+ROWS = 1024  # per write
 KEY_BYTES = 16
 ENDING = ".rows"
 Keys = tuple[bytes, ...]
@@ -59,7 +59,7 @@ Keys = tuple[bytes, ...]
 
 @dataclass(frozen=True)
 class Stores:
-    """Vectors of media and of questions."""
+    """The stored vectors of media and of questions."""
 
     media: Vectors
     text: Vectors
@@ -70,7 +70,7 @@ class Stores:
 
 
 def embed(spec: EmbedSpec, run: RunFolder) -> int:
-    """Carry out an EmbedSpec in `run`. Returns 0, or 6 when a signal stopped it (vectors so far are kept)."""
+    """Embed the sets of an EmbedSpec in `run`. Returns 0, or 6 when a signal stopped it (vectors so far are kept)."""
     stop = StopRequest()
     world = start_answering(spec)
     folder, base = model_folders(spec)
@@ -122,7 +122,7 @@ def embed(spec: EmbedSpec, run: RunFolder) -> int:
 
 
 def facts_of(spec: EmbedSpec, planner: Planner, folder: Path, base: Path | None) -> dict[str, Any]:
-    """The settings that decide the vectors: tables with equal ones can be compared."""
+    """The settings that determine the vectors: tables with equal settings can be compared."""
     text = spec.embed.text_model
     widths = widths_of(spec, planner.family.sizes_of(base or folder))
     return {
@@ -138,7 +138,7 @@ def facts_of(spec: EmbedSpec, planner: Planner, folder: Path, base: Path | None)
 
 
 def open_stores(run: RunFolder, world: World, facts: dict[str, Any]) -> Stores:
-    """The vectors that there are under these facts, whichever run made them."""
+    """Open the cached vectors for these settings, whichever run computed them."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
     place = run.path.absolute().parent / FOLDER / digest
     writer = f"{hashlib.sha256(run.path.name.encode()).hexdigest()[:8]}-{world.rank}"
@@ -150,7 +150,7 @@ def open_stores(run: RunFolder, world: World, facts: dict[str, Any]) -> Stores:
 
 
 def keys_of(sample: Sample) -> Keys:
-    """The key of each medium of a sample: of its file, as it is now, and of the planned frames."""
+    """The key of each medium of a sample, from its file in its present state and the planned frames."""
     return tuple(_key(ref, plan) for ref, plan in zip(sample.record.media, sample.plans, strict=True))
 
 
@@ -158,7 +158,7 @@ def _key(ref: MediaRef, plan: FramePlan) -> bytes:
     try:
         status = os.stat(ref.path)
         stamp = (status.st_size, status.st_mtime_ns)
-    except OSError:  # decoding it will say what is wrong
+    except OSError:  # decoding reports the error
         stamp = (0, 0)
     return _digest(repr((ref.file, stamp, plan.kind, plan.indices, plan.height, plan.width)))
 
@@ -168,7 +168,7 @@ def _digest(text: str) -> bytes:
 
 
 def batches(left: Sequence[Keys], units: dict[Keys, Sample], source: FrameSource, size: int) -> Iterator[list[Any]]:
-    """(keys, sample, its frames, problems), `size` of them at a time; videos are decoded ahead."""
+    """Yield batches of `size` tuples (keys, sample, its frames, problems); videos are decoded ahead."""
     begun = ((keys, units[keys], source.request([units[keys]])) for keys in left)
     batch = []
     for keys, sample, ticket in early(begun, BATCHES_AHEAD * size):
@@ -182,7 +182,7 @@ def batches(left: Sequence[Keys], units: dict[Keys, Sample], source: FrameSource
 
 
 def _embed_texts(records: Iterable[Record], stores: Stores, embedder: Embedder, world: World) -> None:
-    """The questions that have no vector yet."""
+    """Embed the questions without a vector."""
     questions = dict.fromkeys(text for record in records if (text := _question(record)))
     left = [text for text in questions if _digest(text) not in stores.text][world.rank :: world.size]
     for start in range(0, len(left), TEXTS):
@@ -202,7 +202,7 @@ def write_table(
     facts: dict[str, Any],
     why: Failed,
 ) -> Counter[str]:
-    """A row for every record, in order. Gives how many are embedded, and how many could not be."""
+    """Write a row for every record, in order. Returns the numbers of embedded and of failed records."""
     import pyarrow.parquet
 
     keys = {sample.record.id: keys_of(sample) for sample in samples}
@@ -237,11 +237,11 @@ def _row(record: Record, keys: Keys | None, stores: Stores, why: Failed) -> dict
 
 
 class Vectors:
-    """Vectors on disk by key, each of `width` numbers: one append-only file per rank and run. All files of a folder are
-    read together; this process appends to the one that `writer` names.
+    """Vectors on disk by key, with `width` elements each: one append-only file per rank and run. All files of a folder
+    are read together; this process appends to the file named by `writer`.
 
-    A row is a key, a vector and a checksum. What a kill left of a last row is cut off before the next is written; a row
-    that is damaged counts as absent."""
+    A row is a key, a vector and a checksum. A partial last row after a kill is truncated before the next write; a row
+    with a wrong checksum counts as absent."""
 
     def __init__(self, folder: Path, width: int, writer: str) -> None:
         self.folder, self.path = folder, folder / f"{writer}{ENDING}"
@@ -253,7 +253,7 @@ class Vectors:
         self._places: dict[bytes, tuple[Path, int]] = {}
 
     def append(self, vectors: Mapping[bytes, np.ndarray]) -> None:
-        """Add float32 [width] by key; they are on disk when this returns."""
+        """Append vectors, float32 [width] by key; they are on disk when this returns."""
         rows = np.zeros(len(vectors), self.row)
         for at, (key, vector) in enumerate(vectors.items()):
             rows[at] = (np.void(key), vector, zlib.crc32(np.ascontiguousarray(vector, "<f4").tobytes()))
@@ -263,8 +263,8 @@ class Vectors:
             os.fsync(file.fileno())
 
     def look(self) -> None:
-        """Take in what all files hold now; without it `get` knows nothing. A row is checked when it is first seen. Call
-        it while no rank writes."""
+        """Read the new rows of all files; until then `get` returns no vector of them. A row is verified when it is
+        first read. Call it while no rank writes."""
         for path in sorted(self.folder.glob(f"*{ENDING}")):
             checked, count = len(self._files.get(path, ())), path.stat().st_size // self.row.itemsize
             if count <= checked:
@@ -280,7 +280,7 @@ class Vectors:
         return key in self._places
 
     def get(self, key: bytes) -> np.ndarray | None:
-        """float32 [width], or None."""
+        """The vector of a key, float32 [width], or None."""
         if key not in self._places:
             return None
         path, at = self._places[key]

@@ -1,6 +1,6 @@
-"""Vectors of media by the vision tower, of questions by token embeddings or a sentence model.
+"""Vectors of media from the vision tower, and of questions from token embeddings or a sentence model.
 
-Shape letters: V vision tokens, T pairs of frames, D width, K dimensions.
+Shape letters: V vision tokens, T temporal patches, D width, K dimensions.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from vidqa.families import Sizes
 from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.models import EmbedSpec
 
-SEED = 0  # of the projection: the same for all that is compared
+SEED = 0  # of the random projection: equal for all vectors that are compared
 TEXT_MODEL = "embed.text_model"
 Batch = Sequence[tuple[tuple[bytes, ...], Sample, Sequence[Any], list[Problem]]]
 
 
 def widths_of(spec: EmbedSpec, sizes: Sizes) -> tuple[int, int]:
-    """Numbers in a medium's vector and in a question's. Raises METRIC_UNAVAILABLE."""
+    """The widths of the vector of a medium and of a question. Raises METRIC_UNAVAILABLE."""
     width = sizes.text.hidden
     text = vector_width(_text_folder(spec), TEXT_MODEL) if spec.embed.text_model else width
     return (spec.embed.dimensions or 2 * width), (spec.embed.dimensions or text)
 
 
 class Embedder:
-    """Vectors of media and texts; models are loaded on first use."""
+    """Computes vectors of media and texts; models are loaded on first use."""
 
     def __init__(self, spec: EmbedSpec, planner: Planner, device: torch.device) -> None:
         self.spec, self.planner, self.device = spec, planner, device
@@ -75,7 +75,7 @@ class Embedder:
         return dict(zip((key for key, _, _ in media), self._shortened(pooled), strict=True)), bad
 
     def texts(self, texts: Sequence[str]) -> np.ndarray:
-        """float32 [N, K] of questions."""
+        """The vectors of questions, float32 [N, K]."""
         return self._shortened(self._text_vectors(texts))
 
     @cached_property
@@ -88,7 +88,7 @@ class Embedder:
         return lambda texts: torch.stack([table[list(ids(text))].float().mean(0) for text in texts])
 
     def _shortened(self, vectors: torch.Tensor) -> np.ndarray:
-        """float32 [N, K] of length 1, of [N, D]: a random projection where fewer dimensions are asked for."""
+        """Vectors [N, D] as float32 [N, K] of length 1, randomly projected if the spec sets fewer dimensions."""
         count = self.spec.embed.dimensions
         if count:
             draw = torch.Generator().manual_seed(SEED)
@@ -104,7 +104,7 @@ def _text_folder(spec: EmbedSpec) -> Path:
 
 
 def _pooled(tokens_VD: torch.Tensor, pairs: int) -> torch.Tensor:
-    """[2 D]: the mean of the tokens, and the spread over time of the means of pairs of frames. The mean describes the
-    scene, the spread its motion."""
+    """Pool vision tokens [V, D] into [2 D]: the mean of all tokens, and the standard deviation over time of the means
+    of temporal patches. The mean describes the scene, the deviation its motion."""
     over_time_TD = tokens_VD.unflatten(0, (pairs, -1)).mean(1)
     return torch.cat([over_time_TD.mean(0), over_time_TD.std(0, correction=0)])

@@ -3,7 +3,7 @@
     python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 1 -m vidqa.engine evaluate --spec evaluate.toml \
         --run-dir results/my-run
 
-`evaluation.skip_saved` continues one that was stopped.
+`evaluation.skip_saved` continues a stopped evaluation.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from vidqa.spec.evaluate_tables import metric_models
 from vidqa.spec.keys import value_at
 from vidqa.spec.models import EvaluateSpec
 
-POSTERS = 4  # frames shown of one failure
+POSTERS = 4  # frames shown for each failure
 UNDECODABLE = "error"  # finish_reason of a sample whose video could not be read
 
 
 def evaluate(spec: EvaluateSpec, run: RunFolder) -> int:
-    """Carry out an EvaluateSpec in `run`. Returns 0, or 6 when a signal stopped it (answers so far are kept)."""
+    """Run the evaluation of an EvaluateSpec. Returns 0, or 6 when a signal stopped it (answers so far are kept)."""
     stop = StopRequest()
     world = start_answering(spec)
     folder, base = model_folders(spec)
@@ -78,7 +78,7 @@ def evaluate(spec: EvaluateSpec, run: RunFolder) -> int:
 def make_recipe(
     spec: EvaluateSpec, planner: Planner, records: Sequence[Record], model: dict[str, Any]
 ) -> dict[str, Any]:
-    """The recipe of a score: two scores compare only if their recipes agree, apart from the model."""
+    """The recipe of a score: two scores are comparable only if their recipes agree, apart from the model."""
     recipe = answers_recipe(spec, spec.evaluation, planner, records, model)
     scoring = {"task_type": spec.task.type, "answer_rules": RULES}
     if spec.evaluation.method != "generate":  # left out for generate, as in older recipes
@@ -89,7 +89,7 @@ def make_recipe(
 
 
 def _short_name(folder: Path) -> str:
-    """A model folder's name; of an export, the run's name with it."""
+    """The name of a model folder; for an export, preceded by the name of its run."""
     run = folder.parent
     return f"{run.parent.name}/{folder.name}" if run.name == "safetensors" else folder.name
 
@@ -102,7 +102,7 @@ def _not_answered(records: Sequence[Record], answers: Mapping[str, Answer], run:
 
 
 def write_retries(run: RunFolder, attempts: Sequence[Mapping[str, Answer]]) -> None:
-    """retries.json: the answers of each further attempt, by sample id; no file where nothing was asked again."""
+    """Write retries.json, the answers of each retry by sample id; without retries remove it."""
     rows = [
         {"attempt": number, "sample_id": name, "response": answer.text, "finish_reason": answer.finish_reason}
         for number, answers in enumerate(attempts, 1)
@@ -125,8 +125,8 @@ def write_outcome(
     measures: Mapping[str, Measure],
     took: str,
 ) -> None:
-    """Judge, score and write. A record whose video could not be read counts as not answered. `took` says how long
-    answering took."""
+    """Judge, score and write. A record whose video could not be read counts as unanswered. `took` is a phrase about the
+    speed, for the report."""
     task = DIRECTION_TASK if spec.task.type == DIRECTION_TASK else ""
     items = []
     for record in records:

@@ -1,8 +1,8 @@
-"""Writes an export of a run once more, for others to use: as it is, or LoRA merged into its base; and proves it.
+"""Write an export of a run again for distribution, unchanged or with LoRA merged into its base, and prove it.
 
     python -P -m vidqa.engine.actions.export --run RUN --export RUN/safetensors/step_40 --out FOLDER --merge --json
 
-It is left beside FOLDER, unpublished: scripts/export.py, which starts this program, adds the model card and publishes.
+The result stays unpublished beside FOLDER: scripts/export.py, which starts this program, adds a card and publishes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from vidqa.planning.samples import Planner, Sample, training_planner, validation
 from vidqa.spec import load_training
 from vidqa.spec.models import TrainSpec
 
-OF_THE_RUN = (EXPORT, PROOF)  # the export that is written gets its own
+OF_THE_RUN = (EXPORT, PROOF)  # the written export gets its own
 
 parser = Parser("Write an export of a run for others to use, and prove it.")
 parser.add_argument("--run", type=Path, required=True)
@@ -49,8 +49,8 @@ parser.add_argument("--merge", action="store_true")
 
 
 def main(options: Namespace) -> Result:
-    """`data` has the unpublished folder, the format and the proof. Raises what loading and writing raise."""
-    if parent := take_parent():  # what it leaves unpublished is nobody's without it
+    """Write the export; `data` has the unpublished folder, format and proof. Raises problems of loading and writing."""
+    if parent := take_parent():  # without its parent nothing would publish the result
         end_with(parent)
     spec, facts = load_training(options.run / "spec.toml"), read_object(options.export / EXPORT)
     base, dtype, world = Path(spec.policy.model_name_or_path), DTYPES[spec.train.param_dtype], alone()
@@ -64,7 +64,7 @@ def main(options: Namespace) -> Result:
             capped = spec.custom.vision.cap_pixels_per_frame
             merged = merged_adapter(options.out.parent, base, spec.policy.lora, options.export, dtype, capped)
             format, folder = MERGED, MERGED.write(merged, options.out.name, world)
-            del merged  # room for the export that is loaded again
+            del merged  # free memory for reloading the export
             if precision := base_precision(options.export):
                 note(f"comparing the losses on the base in {precision} and on the one in {spec.train.param_dtype}")
                 loss, more = _losses_on_bases(options.export, base, loss, planner, sample, frames, dtype, world.device)
@@ -91,8 +91,8 @@ def _losses_on_bases(
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[float, dict[str, Any]]:
-    """The loss that the merged model must have, which is that of the adapter beside the ordinary base, and the facts of
-    the proof. On the base in few bits it must be the trainer's. Raises ENGINE_UNPROVEN."""
+    """The loss required of the merged model, which is that of the adapter on the unquantized base, and further fields
+    of the proof. On the quantized base the loss must equal the trainer's. Raises ENGINE_UNPROVEN."""
     quantized = stock_loss(ADAPTER.load(export, base, dtype, device), planner, sample, frames)
     require_same_loss(export, sample, trainer_loss, quantized, dtype)
     adapted = load_adapted(export, base, dtype).base_model.model.to(device).eval()
@@ -115,7 +115,7 @@ def _require_same_base(base: Path, facts: dict[str, Any]) -> None:
 
 
 def copied(export: Path, out: Path) -> tuple[ExportFormat, Path]:
-    """The files of an export, not yet published as `out`."""
+    """Copy the files of an export into a folder that is not yet published as `out`."""
     format = format_of(export)
     assert format, f"{export} is no export"
     note(f"copying {export.name}")
@@ -127,9 +127,9 @@ def copied(export: Path, out: Path) -> tuple[ExportFormat, Path]:
 
 
 def proof_sample(spec: TrainSpec, planner: Planner, sample_id: str) -> tuple[Sample, list[np.ndarray]]:
-    """The sample of that name, planned and decoded as in the training. Raises ENGINE_PROOF_SAMPLE."""
+    """The sample with that id, planned and decoded as in the training. Raises ENGINE_PROOF_SAMPLE."""
     problems: list[Problem] = []
-    for source in reversed(sources(spec)):  # the training takes it from its validation set where there is one
+    for source in reversed(sources(spec)):  # the training takes it from its validation set if it has one
         records, _ = check_records(source.annotation_path, source.media_path, keep_missing=True)
         matches = [record for record in records if record.id == sample_id]
         samples, unplanned = planner.plan(matches, validation_mode(spec) if source.name == "validation" else None)

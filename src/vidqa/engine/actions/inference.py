@@ -3,9 +3,9 @@
     python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 1 -m vidqa.engine inference --spec inference.toml \
         --run-dir results/my-run
 
-A record whose video cannot be read has an error in place of an answer; the others are answered. A long video may
-have been cut into windows, each planned as a record of its own; their answers are merged into one row. A run that was
-stopped continues with `inference.skip_saved`.
+A record whose video cannot be read gets an error instead of an answer; the others are answered. A long video may
+be cut into windows, each planned as a separate record; their answers are merged into one row. A stopped run
+continues with `inference.skip_saved`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from vidqa.planning.samples import Sample, evaluation_planner
 from vidqa.spec.models import InferenceSpec
 
 Row = dict[str, Any]
-NO_WINDOWS: Row = {"rule": "", "spans_s": [], "windows": []}  # the keys of a row whose video is not cut into windows
+NO_WINDOWS: Row = {"rule": "", "spans_s": [], "windows": []}  # the values of a row whose video is not cut into windows
 WINDOW_KEYS = ("response", "answer", "status", "finish_reason", "tokens", "prompt_tokens")
 
 
@@ -78,8 +78,8 @@ def problems_by_record(plan: PlannedSet, problems: Sequence[Problem]) -> Failed:
 def rows_of(
     plan: PlannedSet, samples: Sequence[Sample], answers: Mapping[str, Answer], failed: Mapping[str, list[Problem]]
 ) -> list[Row]:
-    """A row of answers.jsonl for every record, in order. The windows of a video are one row, with a list of them under
-    `windows`. `answers` and `failed` are by record id."""
+    """The rows of answers.jsonl, one per record, in order. The windows of a video become one row, with a list of them
+    under `windows`. `answers` and `failed` are by record id."""
     planned = {sample.record.id: sample for sample in samples}
 
     rows = []
@@ -114,7 +114,7 @@ def _row(record: Record, sample: Sample | None, answer: Answer | None, problems:
 
 
 def _merged_row(name: str, records: Sequence[Record], rows: Sequence[Row]) -> Row:
-    """The row of a video from the rows of its windows. Times are seconds from the start of the file."""
+    """Merge the rows of the windows of a video into its row. Times are seconds from the start of the file."""
     spans = [span for record in records if (span := window_of(record))]
     answered = [
         WindowAnswer(span, row["response"], row["answer"], row["kind"], row["status"])
@@ -145,7 +145,7 @@ def _merged_row(name: str, records: Sequence[Record], rows: Sequence[Row]) -> Ro
 
 
 def write_answers(run: RunFolder, rows: Sequence[Row]) -> None:
-    """Write answers.jsonl, the same rows as answers.parquet, and summary.json with how many rows have which status."""
+    """Write answers.jsonl, the same rows as answers.parquet, and summary.json with the number of rows per status."""
     import pyarrow
     import pyarrow.parquet
 
@@ -159,7 +159,7 @@ def write_answers(run: RunFolder, rows: Sequence[Row]) -> None:
 
 
 def table_schema() -> Any:
-    """The pyarrow schema of answers.parquet. `problem` is the code of an error, not all of it."""
+    """The pyarrow schema of answers.parquet. `problem` is the code of the problem alone."""
     import pyarrow as pa
 
     text, number, seconds = pa.string(), pa.int64(), pa.list_(pa.float64())

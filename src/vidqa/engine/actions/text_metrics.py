@@ -1,7 +1,7 @@
-"""Metrics of free text that a text encoder computes: BERTScore, and the cosine similarity of two sentence embeddings.
+"""Metrics of free text with a text encoder: BERTScore, and the cosine similarity of two sentence embeddings.
 
-Both give the numbers of the packages bert-score (Zhang et al., 2020; no idf, no rescaling) and sentence-transformers,
-and need transformers alone. Texts are encoded in batches of similar length, which does not change a score.
+Both equal the results of the packages bert-score (Zhang et al., 2020; no idf, no rescaling) and sentence-transformers,
+and need only transformers. Texts are encoded in batches of similar length, which does not change a score.
 
 Shape letters: B texts of a batch, S tokens of a text, D width.
 """
@@ -38,16 +38,16 @@ POOLING = {  # names in sentence-transformers folders, old and new
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
 }
-# What transformers raises for files that are damaged or of another model.
+# Exceptions that transformers raises for damaged files or files of another model.
 BROKEN = (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError, StrictDataclassError)
 UNUSED = ("pooler.", "decoder.")  # parts whose weights many folders lack, and whose outputs are not compared
 NEUTRAL_MODULES = ("Normalize", "Dropout")  # they do not change a cosine
 
 
 class TextModel:
-    """A text encoder (of an encoder-decoder model its encoder) and its tokenizer. It moves to `device` on first use.
-    `key` is the spec's key of the folder, for messages. Raises METRIC_UNAVAILABLE if transformers cannot load it,
-    or only with weights or a vocabulary that are not the folder's."""
+    """A text encoder (the encoder of an encoder-decoder model) and its tokenizer. It moves to `device` on first use.
+    `key` is the spec's key of the folder, for messages. Raises METRIC_UNAVAILABLE if transformers cannot load it, or
+    only with weights or a vocabulary that are not in the folder."""
 
     def __init__(self, folder: Path, key: str, device: torch.device) -> None:
         try:
@@ -58,7 +58,7 @@ class TextModel:
         self.model: Any = loaded[0].eval()
         if missing := sorted(name for name in loaded[1]["missing_keys"] if not name.startswith(UNUSED)):
             raise METRIC_UNAVAILABLE.error(key, f"{folder} lacks {len(missing)} weights, first {missing[0]}")
-        # Without its files transformers gives some tokenizers that know no word, to which all texts are alike.
+        # Without vocabulary files transformers makes some tokenizers without any word, which encode all texts alike.
         if len(self.tokenizer) <= len(self.tokenizer.all_special_ids):
             raise METRIC_UNAVAILABLE.error(key, f"{folder} holds no vocabulary of a tokenizer")
         if hasattr(self.model, "decoder") and hasattr(self.model, "encoder"):
@@ -71,13 +71,13 @@ class TextModel:
         self.max_tokens = limit if limit < NO_LIMIT else getattr(self.model.config, "max_position_embeddings", 514) - 2
 
     def token_ids(self, text: str) -> list[int]:
-        """Token ids of a text with the special tokens around it, truncated to what the model takes."""
+        """Token ids of a text including special tokens, truncated to the maximum length of the model."""
         return self.tokenizer.encode(self.text_prefix + text.strip(), truncation=True, max_length=self.max_tokens)
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str], layer: int | None = None) -> list[Encoded]:
-        """Token ids and token vectors of every text, on the CPU: the hidden states of `layer`, where 0 are the
-        embeddings, or of the last layer."""
+        """Token ids and token vectors of every text, on the CPU: the hidden states of `layer` (0: the embeddings), or
+        of the last layer."""
         self.model.to(self.device)
         ids = [self.token_ids(text) for text in texts]
         encoded: list[Any] = [None] * len(ids)
@@ -99,7 +99,7 @@ class TextModel:
 
 
 def vector_width(folder: Path, key: str) -> int:
-    """Numbers in a vector of the text encoder in `folder`, which the spec's `key` names. Raises METRIC_UNAVAILABLE."""
+    """The vector width of the text encoder in `folder`, which the spec's `key` names. Raises METRIC_UNAVAILABLE."""
     try:
         return int(AutoConfig.from_pretrained(folder).get_text_config().hidden_size)
     except (*BROKEN, AttributeError) as broken:
@@ -111,8 +111,8 @@ def vector_width(folder: Path, key: str) -> int:
 def bertscore(model: TextModel, layer: int) -> Measure:
     """BERTScore: the mean cosine of each token with its best match in the other text; precision over the answer's
     tokens, recall over the expected answer's. Special tokens can be a match, and are not averaged. `layer` is the
-    hidden layer whose vectors are compared, 0 the last one. A text without tokens scores 0. Raises
-    METRIC_UNAVAILABLE."""
+    hidden layer whose vectors are compared, 0 the last one. A text without tokens scores 0. Raises METRIC_UNAVAILABLE.
+    """
     layers = model.model.config.num_hidden_layers
     if layer > layers:
         raise METRIC_UNAVAILABLE.error("metrics.bertscore_layer", f"{layer}; {model.folder} has {layers} layers")
@@ -151,9 +151,9 @@ def similarity(model: TextModel) -> Measure:
 
 
 def sentence_embedder(model: TextModel) -> Callable[[Sequence[str]], Sequence[torch.Tensor]]:
-    """The function from texts to sentence embeddings, each float32 [D] of length 1. It pools token vectors as the
-    folder's modules.json (sentence-transformers) says; without that file it takes their mean. Raises
-    METRIC_UNAVAILABLE for modules that are not implemented here."""
+    """A function from texts to sentence embeddings, each float32 [D] of length 1. It pools token vectors by the
+    folder's modules.json (sentence-transformers); without that file it takes their mean. Raises METRIC_UNAVAILABLE for
+    modules that are not implemented here."""
     try:
         pool = _pooling(model)
     except (ValueError, KeyError, TypeError, AttributeError) as broken:
@@ -162,14 +162,13 @@ def sentence_embedder(model: TextModel) -> Callable[[Sequence[str]], Sequence[to
 
 
 def _for_distinct_texts(encode: Callable[[Sequence[str]], Sequence[Any]], *lists: Sequence[str]) -> dict[str, Any]:
-    """What `encode` gives for each text of the lists, by the text; a repeated text is encoded once."""
+    """Encode all texts of the lists, repeated texts once; returns the results by text."""
     distinct = list(dict.fromkeys(text for texts in lists for text in texts))
     return dict(zip(distinct, encode(distinct), strict=True))
 
 
 def _pooling(model: TextModel) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The function from token vectors [S, D] to one vector [D]. Also lowers the model's `max_tokens` to the
-    folder's."""
+    """A function from token vectors [S, D] to one vector [D]. Also lowers the model's `max_tokens` to the folder's."""
     mode = "mean"
     for module in _read_json(model.folder / "modules.json", []):
         kind = module["type"].rsplit(".", 1)[-1]

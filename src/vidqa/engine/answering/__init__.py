@@ -1,1 +1,1 @@
-"""Planned samples become answers: prompts, batch inference, answers on disk."""
+"""Answers to planned samples: prompts, batch inference, answers on disk."""

@@ -1,5 +1,5 @@
-"""Answers: their recipe, which says what they depend on; from tokens to disk, one append-only file per rank, merged by
-sample id."""
+"""Answers and their recipe, the settings that they depend on; answers are decoded from tokens and saved in one
+append-only file per rank, merged by sample id."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from vidqa.planning.samples import Planner, Sample
 from vidqa.spec.models import EvaluateSpec, InferenceSpec
 from vidqa.video.types import VisionSpec
 
-# Settings of a draw that a recipe names where they differ from these, which change nothing.
+# Neutral values of sampling settings, which a recipe omits.
 DRAWS_ANY = {"top_p": 1.0, "top_k": 0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 AnsweringSpec = EvaluateSpec | InferenceSpec
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A line of a file of answers. `finish_reason` is "stop" if the model ended its turn, "length" if it was cut off,
-    and "scored" if it was not generated: then `logprobs` has the log-probability of each allowed answer. `tokens`
-    counts those of a generated text, without the one that ends the turn."""
+    """A line of a file of answers. `finish_reason` is "stop" if the model ended its turn, "length" if it was truncated,
+    and "scored" if it was not generated: then `logprobs` has the log-probability of each allowed answer. `tokens` is
+    the length of a generated text, without the end-of-turn token."""
 
     sample_id: str
     text: str
@@ -47,23 +47,23 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 def answer_of(result: Result, chat: Chat) -> Answer:
-    """The text of a generated result."""
+    """The answer with the decoded text of a generated result."""
     token_ids = result.token_ids[:-1] if result.finish_reason == "stop" else result.token_ids
     return Answer(result.id, chat.decode(token_ids).strip(), result.finish_reason, len(token_ids))
 
 
 class SavedAnswers:
-    """Answers given under one recipe; those of another recipe are never mixed in."""
+    """Answers saved under one recipe; answers of different recipes are never mixed."""
 
     def __init__(self, folder: Path, recipe: dict[str, Any], rank: int) -> None:
-        # Keys that may differ between comparable scores may differ here, except the model.
+        # Keys in FREE may differ between comparable scores, so they may differ here, except the model.
         fixed = {key: value for key, value in recipe.items() if key not in FREE or key == "model"}
         digest = hashlib.sha256(json.dumps(fixed, sort_keys=True, default=str).encode()).hexdigest()[:12]
         self.folder = folder / digest
         self.path = self.folder / f"rank-{rank}.jsonl"
 
     def append(self, answers: Sequence[Answer]) -> None:
-        """Add answers; they are on disk when this returns."""
+        """Append answers; they are on disk when this returns."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             for answer in answers:
@@ -72,7 +72,7 @@ class SavedAnswers:
             os.fsync(file.fileno())
 
     def read(self) -> dict[str, Answer]:
-        """All ranks' answers by sample id; the first answer of an id counts. A torn last line is cut off the file, and
+        """Read all ranks' answers by sample id; the first answer of an id counts. A torn last line is truncated, and
         lines without JSON are skipped: those samples are answered again. Both are reported. Call it while no rank
         writes. Raises RESUME_MISMATCH for JSON that is not an answer."""
         answers: dict[str, Answer] = {}
@@ -99,7 +99,7 @@ class SavedAnswers:
         return answers
 
     def forget(self) -> dict[str, Answer]:
-        """Start without earlier answers."""
+        """Delete earlier answers; returns an empty dict, like `read` without answers."""
         remove(self.folder, owner=self.folder.parent)
         return {}
 
@@ -107,7 +107,7 @@ class SavedAnswers:
 def require_answers(
     samples: Sequence[Sample], answers: Mapping[str, Answer], undecoded: Set[str], run: RunFolder
 ) -> None:
-    """Raises ENGINE_ANSWERS_MISSING where a planned sample that could be decoded has no answer."""
+    """Raise ENGINE_ANSWERS_MISSING if a planned sample that could be decoded has no answer."""
     expected = [sample.record.id for sample in samples if sample.record.id not in undecoded]
     if missing := [sample_id for sample_id in expected if sample_id not in answers]:
         message = f"{len(missing)} of {len(expected)} answers are missing: {shown_names(missing)}"
@@ -146,7 +146,7 @@ def answers_recipe(
             **{name: value for name, value in drawn.items() if value != DRAWS_ANY[name]},
             "seed": how.seed,
             "dtype": spec.model.dtype,
-            # Left out for the reference, as in older recipes.
+            # Omitted for the reference generator, as in older recipes.
             **({} if how.generator == "transformers" else {"generator": how.generator}),
         },
         "versions": {name: version(name) for name in ("torch", "transformers", "peft", "av")},
@@ -154,12 +154,12 @@ def answers_recipe(
 
 
 def fingerprint_model(folder: Path, base: Path | None) -> dict[str, Any]:
-    """Identifies the evaluated weights."""
+    """The identity of the evaluated weights: folders and hash."""
     return {"folder": str(folder), "base": str(base) if base else None, "sha256": weights_hash(folder, base)}
 
 
 def _asked_beside(vision: VisionSpec) -> dict[str, Any]:
-    """Settings of frames that differ from the defaults, so that earlier recipes stay the same."""
+    """Settings of frames that differ from the defaults, so that earlier recipes stay unchanged."""
     keys = {"min_frame_pixels": vision.min_pixels, "sides": vision.sides, "shown_s": vision.shown}
     keys["cap_pixels_per_frame"] = vision.video.capped or None
     return {name: value for name, value in keys.items() if value is not None}

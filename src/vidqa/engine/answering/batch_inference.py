@@ -1,4 +1,4 @@
-"""Batch inference: planned samples in, answers on disk. Evaluation and inference both answer by it.
+"""Batch inference: planned samples in, answers on disk. Used by evaluation and inference.
 
 Each rank holds the whole model and answers its share of the samples (`generate_all`). The answers of a batch are on
 disk before the next batch begins, so that a killed run loses at most one batch, and a later run answers the rest.
@@ -39,17 +39,17 @@ from vidqa.planning.samples import Planner, Sample
 from vidqa.spec import check_with_gpus
 from vidqa.spec.models import EmbedSpec
 
-ANSWERING_TIMEOUT_S = 7200.0  # ranks answer at their own pace and meet at the end
+ANSWERING_TIMEOUT_S = 7200.0  # seconds; ranks answer at their own pace and meet at the end
 BATCHES_AHEAD = 2  # batches that are decoded while the model answers
 MAX_WAIT_SHARE = 0.2  # a longer wait for frames, as a share of the time, is reported
-SHORT_RUN_S = 60.0  # below it no wait is reported: the first frames take that share however many workers decode
+SHORT_RUN_S = 60.0  # seconds; no wait is reported below: the first frames take that share with any number of workers
 Failed = dict[str, list[Problem]]  # problems of samples without an answer, by sample id
 
 
 @dataclass(frozen=True)
 class InferenceTask:
-    """A spec and where it runs. `table` is the spec's table that has batch_size, seed, generator and skip_saved:
-    `evaluation` or `inference`. A sample whose answer is empty is retried up to `retries` times."""
+    """A spec and its runtime. `table` is the spec's table with batch_size, seed, generator and skip_saved: `evaluation`
+    or `inference`. A sample whose answer is empty is retried up to `retries` times."""
 
     spec: AnsweringSpec
     table: Any
@@ -61,12 +61,12 @@ class InferenceTask:
 
 @dataclass(frozen=True)
 class InferenceResult:
-    """The outcome, the same on every rank.
+    """The outcome of batch inference, the same on every rank.
 
-    saved          the answers on disk, those of earlier runs included and retries aside; to be read on rank 0
+    saved          the answers on disk, including those of earlier runs, without retries; read them on rank 0
     failed         samples that could not be decoded
     was_stopped    whether a signal stopped it
-    answered       how many samples this run answered
+    answered       the number of samples that this run answered
     seconds        time of the slowest rank, without loading the model
     retries        the answers of each retry
     """
@@ -80,7 +80,7 @@ class InferenceResult:
 
 
 def start_answering(spec: AnsweringSpec | EmbedSpec) -> World:
-    """Join the process group of a run that answers or embeds. Raises the errors that check_with_gpus finds."""
+    """Join the process group of a run that answers or embeds. Raises the errors of check_with_gpus."""
     raise_errors(check_with_gpus(spec, world_size()))
     return distributed.start(1, spec.num_gpus, ANSWERING_TIMEOUT_S)
 
@@ -88,8 +88,8 @@ def start_answering(spec: AnsweringSpec | EmbedSpec) -> World:
 def open_session(
     spec: AnsweringSpec, generator: str, planner: Planner, device: torch.device, longest: int, batch_size: int
 ) -> Session:
-    """Load the spec's model into a generator's session. `longest` are the tokens of the longest prompt with its
-    answer."""
+    """Load the spec's model into a generator's session. `longest` is the number of tokens of the longest prompt with
+    its answer."""
     folder, base = model_folders(spec)
     settings = Settings(folder, base, DTYPES[spec.model.dtype], device, planner, longest, batch_size)
     return GENERATORS[generator](settings)
@@ -102,9 +102,9 @@ def generate_all(
     recipe: dict[str, Any],
     candidates: Candidates | None = None,
 ) -> InferenceResult:
-    """Answer the samples that have no saved answer under this `recipe` (with skip_saved = false all of them), then
-    retry. A sample that has `candidates` is scored by log-probability, the others are generated. Call it on every rank
-    with the same arguments. A signal stops it after the current batch."""
+    """Answer the samples without a saved answer under this `recipe` (with skip_saved = false all samples), then retry.
+    A sample with `candidates` is scored by log-probability, the others are generated. Call it on every rank with the
+    same arguments. A signal stops it after the current batch."""
     spec, table, world, run, stop = task.spec, task.table, task.world, task.run, task.stop
     if world.device.type == "cuda":
         use_memory(world.device, spec.engine.gpu_memory_gib)
@@ -145,14 +145,14 @@ def generate_all(
 
 @dataclass
 class ResultWriter:
-    """Saves the results of this rank as they come, and logs a line per batch.
+    """Saves the results of this rank as they arrive, and logs a line per batch.
 
-    expected      how many results will come
-    batch_size    progress is counted in batches of this size, whatever the generator's own batches are
-    first_step    batches that progress has counted before
+    expected      the number of results to save
+    batch_size    progress is counted in batches of this size, independent of the generator's batches
+    first_step    batches that progress has counted before this writer
     failed        the problems of samples without an answer
-    answered      how many answers are saved
-    reported      at the last line of the log: batches, answers, the time, and seconds waited for frames
+    answered      the number of saved answers
+    reported      at the last log line: batches, answers, timestamp, and seconds waited for frames
     """
 
     saved: SavedAnswers
@@ -167,14 +167,14 @@ class ResultWriter:
     reported: tuple[int, int, float, float] = field(default_factory=lambda: (0, 0, time.perf_counter(), 0.0))
 
     def save_until_stopped(self, batches: Iterable[Sequence[Result]], stop: StopRequest) -> None:
-        """Save every batch, or those up to a signal."""
+        """Save every batch until a signal arrives."""
         for results in batches:
             self.save(results)
             if stop.signal_name:
                 break
 
     def save(self, results: Sequence[Result]) -> None:
-        """Write results to disk before it returns. A sample that could not be decoded goes to `failed`; with
+        """Save results; they are on disk when this returns. A sample that could not be decoded goes to `failed`; with
         `fail_on_bad_sample` its problems are raised."""
         failed = {result.id: list(result.problems) for result in results if result.problems}
         end_if_bad([problem for problems in failed.values() for problem in problems], fails=self.fail_on_bad_sample)
@@ -200,8 +200,8 @@ class ResultWriter:
 @dataclass
 class Retries:
     """Retries of samples whose answer is empty by the rules of Cosmos-Reason1's benchmark. Every attempt runs in the
-    same session with the next seed, a higher temperature and a longer answer. `longest` are the most tokens of a prompt
-    with its answer, `step` the batches that progress has counted."""
+    same session with the next seed, a higher temperature and a longer answer. `longest` is the maximum number of tokens
+    of a prompt with its answer, `step` the number of batches that progress has counted."""
 
     task: InferenceTask
     planner: Planner
@@ -213,7 +213,7 @@ class Retries:
     step: int
 
     def run(self, result: InferenceResult, samples: Sequence[Sample]) -> InferenceResult:
-        """`result` with the answers of each attempt, which are saved in folders of their own."""
+        """Run all attempts; returns `result` with the answers of each attempt, which are saved in separate folders."""
         world, skip_saved, saved, empty = self.task.world, self.task.table.skip_saved, result.saved, samples
         retries: list[SavedAnswers] = []
         for attempt in range(1, self.task.retries + 1):
@@ -231,7 +231,7 @@ class Retries:
         return replace(result, retries=retries)
 
     def _answer(self, saved: SavedAnswers, samples: Sequence[Sample], done: Container[str], attempt: int) -> None:
-        """Answer the samples that are not `done`; how long an answer may be is the same if they are continued."""
+        """Answer the samples that are not `done`; the maximum length of answers is the same if this is resumed."""
         spec, table, world = self.task.spec, self.task.table, self.task.world
         own = split_samples([sample for sample in samples if sample.record.id not in done], world.size)[world.rank]
         sampling, room = sampling_of(spec, table.seed + attempt), self.longest - max_tokens(samples)
@@ -255,8 +255,8 @@ def _is_empty(sample: Sample, answers: Mapping[str, Answer]) -> bool:
 def report_speed(
     progress: Progress | Silent, step: int, answers: int, seconds: Sequence[float], waited: Sequence[float]
 ) -> None:
-    """Log the speed of all ranks together, up to the end of the slowest. `seconds` (in all, without loading the model)
-    and `waited` (for frames) have a value for each rank."""
+    """Log the speed of all ranks together, until the slowest ends. `seconds` (total, without loading the model) and
+    `waited` (for frames) have a value for each rank."""
     longest = max(seconds)
     line = f"{answers} answers in {longest:.1f} s, {answers / longest:.2f} a second"
     if len(seconds) > 1:
@@ -273,13 +273,13 @@ def report_speed(
 
 
 def longest_sequence(spec: AnsweringSpec, samples: Sequence[Sample]) -> int:
-    """Tokens of the longest prompt with its longest answer: what a generator has to allocate for one sample."""
+    """Tokens of the longest prompt with its longest answer: a generator's allocation for one sample."""
     return min(spec.model.max_length, max_tokens(samples) + spec.generation.max_tokens)
 
 
 def model_folders(spec: AnsweringSpec | EmbedSpec) -> tuple[Path, Path | None]:
-    """(folder to load, base model or None): with model.enable_lora the folder is an adapter on that base. Raises
-    MODEL_QUANTIZED for a quantized base."""
+    """The folder to load and the base model or None: with model.enable_lora the folder is an adapter on that base.
+    Raises MODEL_QUANTIZED for a quantized base."""
     folder, base = Path(spec.model.model_name), Path(spec.model.base_model_path) if spec.model.enable_lora else None
     if base is not None:
         require_plain_weights(base, "an adapter is put on")

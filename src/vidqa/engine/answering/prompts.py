@@ -1,4 +1,4 @@
-"""Generation requests from planned samples, whose videos are decoded ahead, and what becomes of their results."""
+"""Generation requests from planned samples, with videos decoded ahead, and answers from the results of requests."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Item = TypeVar("Item")
 
 
 class Prompts:
-    """Requests for samples; `planner` must be one for generation. While one is worked on, the videos of the next
-    `ahead` are decoded. With `candidates`, questions that have some are scored. `waited` counts the seconds for which
-    frames were waited for."""
+    """Requests for samples; `planner` must be one for generation. The videos of the next `ahead` samples are decoded
+    while one is answered. With `candidates`, closed questions are scored. `waited` is the total time of waiting for
+    frames, in seconds."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Prompts:
         self.waited = 0.0
 
     def requests(self, samples: Iterable[Sample]) -> Iterator[Request]:
-        """Their requests. The first `ahead` videos are decoded from now on, before a model is there to be asked."""
+        """The requests of samples. Decoding of the first `ahead` videos starts now, before a model is loaded."""
         begun = ((sample, self.source.request([sample])) for sample in samples)
         first = list(islice(begun, self.ahead))
         return self._requests(early(chain(first, begun), self.ahead))
@@ -74,7 +74,7 @@ class Prompts:
 
 
 def early(items: Iterable[Item], count: int) -> Iterator[Item]:
-    """The items, each taken when `count` others are still to be given before it."""
+    """Read `items` ahead: each is taken while up to `count` earlier items are still to be yielded."""
     window: deque[Item] = deque()
     for item in items:
         window.append(item)
@@ -84,8 +84,8 @@ def early(items: Iterable[Item], count: int) -> Iterator[Item]:
 
 
 class Candidates:
-    """Scored answers: the likeliest of the few answers that a question allows, without generating. Holds the candidates
-    of submitted questions until their results come."""
+    """Scored answers: the most likely of a question's allowed answers, without generating. Holds the candidates of
+    submitted questions until their results arrive."""
 
     def __init__(self, chat: Chat, task_type: str) -> None:
         self.chat, self.task_type = chat, task_type
@@ -100,7 +100,7 @@ class Candidates:
         return tuple(forms)
 
     def answer(self, result: Result) -> Answer:
-        """The likeliest answer. The probability of an answer is the sum over its forms."""
+        """The most likely answer. The probability of an answer is the sum over its forms."""
         forms = self.forms.pop(result.id)
         scores: dict[str, list[float]] = {answer: [] for answer in forms.values()}
         for answer, score in zip(forms.values(), result.scores, strict=True):

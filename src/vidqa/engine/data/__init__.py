@@ -1,1 +1,1 @@
-"""Batches on the GPU from planned samples: frames, caches, packing, prefetching. Knows nothing of training."""
+"""Batches on the GPU from planned samples: frames, caches, packing, prefetching. Independent of training."""

@@ -1,7 +1,7 @@
-"""Claims: of several processes of a node that need the same video, one decodes it and the others wait.
+"""Claims: if several processes of a node need the same video, one decodes it and the others wait.
 
-A claim is a lock on one byte of a shared file, at a place that the video's cache key gives. It belongs to the open file
-and so to one process: the kernel frees it however that process ends, and nothing is left behind to clean up.
+A claim is a lock on one byte of a shared file, at an offset computed from the video's cache key. It belongs to the open
+file and so to one process: the kernel releases it however that process ends, and nothing is left to clean up.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import msgspec
 from vidqa.core.files import read_json, remove, write_json
 from vidqa.core.problem import Problem
 
-FLOCK = struct.Struct("hhqqi4x")  # Linux' struct flock: type, whence, start, length, process
+FLOCK = struct.Struct("hhqqi4x")  # struct flock of Linux: type, whence, start, length, process
 HELD = (errno.EAGAIN, errno.EACCES)
-POLL_S = 0.02  # how often a waiting process looks whether a claim is free
+POLL_S = 0.02  # seconds between attempts of a waiting process to take a claim
 
 
 class Claims:
     """Claims on cache keys among all processes that use one folder.
 
-    An owner that fails to decode leaves a note with its problem, so that waiting processes do not decode the broken
+    An owner that fails to decode writes a note with its problem, so that waiting processes do not decode the broken
     file again, and all ranks report the same. `terms` are the settings that a failure depends on: a process with other
     terms ignores the note.
     """
@@ -41,8 +41,8 @@ class Claims:
         weakref.finalize(self, os.close, self._handle)
 
     def take(self, key: str) -> bool:
-        """Whether this process now has the claim. On a file system without locks it always has: videos may then be
-        decoded twice."""
+        """Try to take a claim; returns whether this process now has it. On a file system without locks it always has:
+        videos may then be decoded twice."""
         try:
             fcntl.fcntl(self._handle, fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK, key))
         except OSError as refused:
@@ -50,7 +50,7 @@ class Claims:
         return True
 
     def release(self, key: str, failed: Problem | None = None) -> None:
-        """Release the claim; `failed` is the problem if there are no frames."""
+        """Release the claim; `failed` is the problem if decoding failed."""
         if failed is not None:
             with suppress(OSError):  # without the note, others try again
                 self._note(key).parent.mkdir(exist_ok=True)
@@ -64,7 +64,7 @@ class Claims:
             remove(self._note(key), owner=self.folder)
 
     def failure(self, key: str, where: str) -> Problem | None:
-        """The problem that the other process noted for the file `where` (another name of the same file has the same
+        """The problem in another process's note about the file `where` (another name of the same file has the same
         key), else None."""
         try:
             problem = msgspec.convert(read_json(self._note(key)), Problem)
@@ -77,7 +77,7 @@ class Claims:
 
 
 class Waiting(threading.Thread):
-    """Waits for claims that other processes hold."""
+    """A thread that waits for claims of other processes."""
 
     def __init__(self, claims: Claims) -> None:
         super().__init__(name="claims", daemon=True)
@@ -85,7 +85,7 @@ class Waiting(threading.Thread):
         self._new: queue.SimpleQueue[tuple[str, Callable[[], None]] | None] = queue.SimpleQueue()
 
     def add(self, key: str, claimed: Callable[[], None]) -> None:
-        """Call `claimed` once this process has got the claim."""
+        """Call `claimed` once this process has the claim."""
         self._new.put((key, claimed))
 
     def close(self) -> None:
@@ -113,5 +113,5 @@ class Waiting(threading.Thread):
 
 
 def _lock(kind: int, key: str) -> bytes:
-    place = int(key[:15], 16)  # 60 bits: two keys at one place only ever wait for each other
+    place = int(key[:15], 16)  # 60 bits; keys with the same offset only wait for each other
     return FLOCK.pack(kind, os.SEEK_SET, place, 1, 0)

@@ -1,9 +1,9 @@
-"""Features of a frozen vision tower on disk: from the second epoch on they are read instead of frames.
+"""Cache of features of a frozen vision tower: from the second epoch on they are read instead of frames.
 
-Entries lie in the folder of the frame cache and within its limit. Their names are hashes of the frames' key and of all
-that turns frames into features: the tower's weights and config, precision, how pixels become patches. So an entry is
-never out of date, and any number of runs, ranks and attempts may share one. Features are copied and written beside the
-training that computes them; where the disk is slower than the tower, some are written in a later epoch.
+Entries are in the folder of the frame cache and count towards its limit. Their names are hashes of the frames' key and
+of everything that determines features: the tower's weights and config, precision, patch geometry. So an entry is
+never stale, and any number of runs, ranks and attempts may share it. Features are copied and written in the background
+of training; if the disk is slower than the tower, some are written in a later epoch.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from vidqa.families import family_of
 from vidqa.planning.budget.speed import FlopsModel
 from vidqa.video.types import FramePlan
 
-VERSION = 1  # part of every key: raise it when the tower's forward gives other features
-PENDING_BYTES = 2 << 30  # of features that wait to be written; what comes besides is not kept
+VERSION = 1  # part of every key: increase it when the tower's forward computes other features
+PENDING_BYTES = 2 << 30  # limit of features that wait to be written; features beyond it are not cached
 
 
 @dataclass(frozen=True)
 class Features:
-    """Of one medium: [levels, V, D] for its V tokens, the tower's end first, then the taps in their order."""
+    """Features of one medium: [levels, V, D] for its V tokens; the tower's output first, then the deepstack levels."""
 
     values: torch.Tensor
 
 
 @dataclass(frozen=True)
 class CachedFeatures:
-    """The features in a pack that are read (`values`, one medium each), and `computed`: key and tokens of each medium
-    that goes through the tower, in its order, with an empty key for what is not to be kept. `saved_flops` are those of
-    the tower for what is read."""
+    """Features of a pack. `values` are those read from the cache, one tensor per medium; `computed` has key and tokens
+    of each medium that goes through the tower, in its order, with an empty key if it is not cached. `saved_flops` are
+    the FLOPs of the tower for the features that are read."""
 
     values: tuple[torch.Tensor, ...]
     computed: tuple[tuple[str, int], ...]
@@ -53,7 +53,7 @@ class CachedFeatures:
 
     def joined(self, features: torch.Tensor, levels: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Computed and cached features concatenated along V, for the merged features and for each level: [V, D]. The
-        computed ones are queued to be written; of a pack without any, the tower's black block is left out."""
+        computed ones are queued for writing; the tower's black block of a pack without any is dropped."""
         count = sum(tokens for _, tokens in self.computed)
         every = [level[:count] for level in (features, *levels)]
         self.cache.keep(every, self.computed)
@@ -66,9 +66,9 @@ class CachedFeatures:
 
 
 class FeatureCache:
-    """Features by medium. `tower` names the tower and its precision (`tower_name`); `share` of the media are kept,
-    those whose keys say so, so that the limit holds all of them and nothing is evicted in turns. `flops` tells the
-    tower's operations."""
+    """Features by medium. `tower` is the hash of the tower and its precision (`tower_name`). Only `share` of the media
+    are cached, selected by their keys, so that all of them fit within the limit and never evict each other. `flops`
+    estimates the tower's FLOPs."""
 
     def __init__(
         self, frames: FrameCache, tower: str, dtype: torch.dtype, levels: int, share: float, flops: FlopsModel
@@ -76,12 +76,12 @@ class FeatureCache:
         self.frames, self.tower, self.dtype, self.levels, self.share = frames, tower, dtype, levels, share
         self.flops = flops
         self.read = self.kept = 0  # media so far
-        self._asked: set[str] = set()  # keys that were handed on to be written
+        self._asked: set[str] = set()  # keys that were queued for writing
         self._pending, self._lock = 0, threading.Lock()
         self._writer = ThreadPoolExecutor(1, "features")
 
     def key(self, ref: MediaRef, plan: FramePlan) -> str:
-        """Names a medium's features; empty where they are not kept."""
+        """The cache key of a medium's features; empty if they are not cached."""
         if not (frames := self.frames.key(request_of(ref, plan))):
             return ""
         key = hashlib.sha256(f"{frames} {self.tower} {VERSION}".encode()).hexdigest()
@@ -95,7 +95,7 @@ class FeatureCache:
         return Features(as_tensor(stored.reshape(self.levels, plan.tokens, -1)).view(self.dtype))
 
     def keep(self, levels: Sequence[torch.Tensor], media: Sequence[tuple[str, int]]) -> None:
-        """Copy the features of media, which lie one after the other in every level [V, D], and write them in time."""
+        """Copy the features of media, consecutive rows of every level [V, D], and queue them for writing."""
         size = sum(level.nbytes for level in levels)
         with self._lock:
             new_keys = {key for key, _ in media if key} - self._asked
@@ -111,10 +111,10 @@ class FeatureCache:
         if copied is not None:
             copied.record()
         job = self._writer.submit(self._write, copies, media, new_keys, copied, size)
-        job.add_done_callback(Future.result)  # which logs what it raises
+        job.add_done_callback(Future.result)  # which logs an exception
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Write the queued features and end the thread."""
         self._writer.shutdown()
 
     def _write(
@@ -125,8 +125,8 @@ class FeatureCache:
         copied: torch.cuda.Event | None,
         size: int,
     ) -> None:
-        """Write those of the media that `keys` name; the levels [V, D] on the host are complete once `copied` has
-        happened, and have `size` bytes."""
+        """Write the features of the media in `keys`; the levels [V, D] in host memory are complete after the event
+        `copied`, and have `size` bytes."""
         if copied is not None:
             copied.synchronize()
         first = 0
@@ -139,7 +139,7 @@ class FeatureCache:
             self._pending -= size
 
     def _put(self, key: str, values: torch.Tensor) -> None:
-        """A failure does not end the training: frames can always be decoded."""
+        """Write one entry. A failure does not end the training: frames can always be decoded."""
         try:
             warning: Any = self.frames.put(key, values.view(torch.uint8).numpy())
         except ProblemError as failed:
@@ -150,8 +150,8 @@ class FeatureCache:
 
 
 def tower_name(folder: Path, *settings: object) -> str:
-    """A hash of the vision tower's weights in a model folder, of the model's config, and of settings that change what
-    the tower gives. Reads its weights (1.2 GB of the 8B model). Raises as `model_tensors` does."""
+    """A hash of the vision tower's weights in a model folder, of the model's config, and of settings that change the
+    tower's output. Reads the weights (1.2 GB for the 8B model). Raises as `model_tensors` does."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update((folder / "config.json").read_bytes() + repr(settings).encode())
     names, tower = {dtype: name for name, dtype in TYPES.items()}, family_of(folder).tower

@@ -1,7 +1,7 @@
-"""Resized frames on disk, shared by all processes of a node: a video is decoded once for all its questions and epochs.
+"""Cache of resized frames on disk for all processes of a node: a video is decoded once for all questions and epochs.
 
 An entry is a .npy file of uint8 frames followed by its checksum, published by rename and read through a memory map.
-Its name is a hash of everything its pixels depend on, so an entry is never out of date, only unused.
+Its name is a hash of everything its pixels depend on, so an entry is never stale, only unused.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from vidqa.core.locks import locked
 from vidqa.core.problem import Problem
 from vidqa.video.pool import DecodeRequest
 
-RESIZE_VERSION = 3  # part of every key: raise it when decoding or resize_frames gives other pixels
-FOOTER = struct.Struct("<4sI")  # a mark, and the CRC-32 of everything before it
+RESIZE_VERSION = 3  # part of every key: increase it when decoding or resize_frames computes other pixels
+FOOTER = struct.Struct("<4sI")  # a marker, and the CRC-32 of everything before it
 MARK = b"vqF1"
 TOTAL_DIGITS = 32
-ROOM = 0.9  # an eviction goes down to this part of the limit, so that not every put evicts
-ABANDONED_S = 3600.0  # a temporary file this old belongs to a process that was killed
-LOCK_WAIT_S = 600.0  # for an eviction of another process, which looks at every entry
+ROOM = 0.9  # an eviction frees down to this share of the limit, so that not every put evicts
+ABANDONED_S = 3600.0  # seconds; an older temporary file belongs to a process that was killed
+LOCK_WAIT_S = 600.0  # seconds; an eviction by another process reads the metadata of every entry
 OTHER_CACHE = "free space, let VIDQA_CACHE_DIR name a folder of another disk, or lower the limit of the cache"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class FrameCache:
-    """Frames by key, at most `limit_bytes` on disk; the least recently used entries go first.
+    """Frames by key, at most `limit_bytes` on disk; the least recently used entries are evicted first.
 
-    Any number of processes of one machine may use one folder. An entry that is removed while another process has it
-    mapped stays readable there, since Linux keeps the bytes of an unlinked file until the last map is gone.
-    Raises ENV_FILE_REFUSED when the folder cannot be written.
+    Any number of processes of one machine may use one folder. An entry that is evicted while another process has it
+    mapped stays readable there, since Linux keeps the data of an unlinked file until its last mapping is closed.
+    Raises ENV_FILE_REFUSED if the folder cannot be written.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self.folder, self.limit_bytes = folder, limit_bytes
         self._trusted: dict[str, int] = {}  # the inode of each key whose checksum this process has verified
-        self._numbers = itertools.count()  # tell apart the temporary files of this process
+        self._numbers = itertools.count()  # distinguishes the temporary files of this process
         self._full = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ class FrameCache:
             raise FILE_REFUSED.error(folder, f"it cannot be written: {failed.strerror}", OTHER_CACHE) from failed
 
     def key(self, request: DecodeRequest) -> str | None:
-        """Names the frames of one request; None where the file cannot be read, which decoding it will explain.
+        """The cache key of a request's frames; None if the file cannot be read, which decoding will report.
 
         Covers the file (size, modification time, hash of its first and last MiB), member, kind, frame numbers, size
         and the version of the resize.
@@ -87,9 +87,9 @@ class FrameCache:
         try:
             frames = self._mapped(key, path)
             now = time.time_ns()  # the time of last use, finer than the file system's own clock
-            with suppress(PermissionError):  # another user's entry serves as well
+            with suppress(PermissionError):  # an entry of another user is just as valid
                 os.utime(path, ns=(now, now))
-        except (OSError, RuntimeError):  # never there, or evicted between two of these steps, or no room for a map
+        except (OSError, RuntimeError):  # absent, or evicted between two of these steps, or no room for a mapping
             return None
         except ValueError:  # damaged
             with suppress(OSError):
@@ -102,9 +102,9 @@ class FrameCache:
         return not self._full and len(request.indices) * 3 * request.height * request.width <= self.limit_bytes
 
     def put(self, key: str | None, frames: np.ndarray) -> Problem | None:
-        """Store uint8 frames, making room first. Frames larger than the limit are not stored.
+        """Store uint8 frames, evicting others if necessary. Frames larger than the limit are not stored.
 
-        Returns the warning ENV_FILE_REFUSED the first time the disk refuses; nothing is stored after that.
+        Returns the warning ENV_FILE_REFUSED when the disk is full; nothing is stored after that.
         """
         if key is None or self._full or frames.nbytes > self.limit_bytes:
             return None
@@ -120,13 +120,13 @@ class FrameCache:
         return None
 
     def temporary(self, key: str) -> Path:
-        """A file for `write_entry`, perhaps in another process, to be handed to `adopt`."""
+        """The path of a temporary file for `write_entry`, perhaps in another process, and then `adopt`."""
         path = self._path(key)
         return path.with_name(f"{path.name}.{os.getpid()}.{next(self._numbers)}.tmp")
 
     def adopt(self, key: str, temporary: Path) -> tuple[np.ndarray, Problem | None]:
-        """Make the entry that a process of ours has written at `temporary` the one of `key`. Returns its frames,
-        mapped, which stay readable even if the entry is evicted at once, and the warning that `put` may return."""
+        """Publish the entry that `write_entry` has written at `temporary` under `key`. Returns its frames, mapped,
+        which stay readable even if the entry is evicted at once, and the warning that `put` may return."""
         try:
             frames = self._mapped(key, temporary, trusted=True)
             try:
@@ -139,7 +139,7 @@ class FrameCache:
         return frames, None
 
     def _refused(self, failed: OSError) -> Problem:
-        """The disk is full, which the run survives, or the cache is of no use, which it does not."""
+        """A warning if the disk is full, which the run survives; any other error is raised."""
         if failed.errno not in NO_SPACE:
             raise FILE_REFUSED.error(self.folder, f"it cannot be written: {failed.strerror}", OTHER_CACHE) from failed
         self._full = True
@@ -150,11 +150,11 @@ class FrameCache:
         return self.folder / key[:2] / f"{key}.npy"
 
     def _mapped(self, key: str, path: Path, *, trusted: bool = False) -> np.ndarray:
-        """The entry's frames; ValueError where its length or (once per process) its checksum is wrong."""
+        """Map the entry's frames; raises ValueError if its length or (once per process) its checksum is wrong."""
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             start, shape = _read_header(file, status.st_size)
-            # Mapped by its handle, so that it is this very file; torch's map, unlike Python's, keeps no handle open.
+            # Mapped by descriptor: it is this very file; torch's mapping, unlike Python's, keeps no descriptor open.
             whole = torch.from_file(f"/proc/self/fd/{file.fileno()}", size=status.st_size, dtype=torch.uint8).numpy()
         whole.flags.writeable = False
         if not trusted and self._trusted.get(key) != status.st_ino:
@@ -164,7 +164,7 @@ class FrameCache:
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
-        """Exclusive among all processes; gives the file that holds the total size in bytes."""
+        """An exclusive lock among all processes; yields the file with the total size in bytes."""
         with locked(self.folder / "total", wait_s=LOCK_WAIT_S) as handle:
             yield handle
 
@@ -172,19 +172,19 @@ class FrameCache:
         size = temporary.stat().st_size
         with self._locked() as handle:
             written = os.pread(handle, TOTAL_DIGITS, 0)
-            # An empty file is that of a new cache; a power cut leaves that or NULs. Then what is there is counted.
+            # The file is empty in a new cache, and empty or NULs after a power cut: then the entries are counted.
             sound = len(written) == TOTAL_DIGITS and written.isdigit()
             total = int(written) if sound else self._evict(math.inf)
             if path.exists():  # another process decoded the same frames
                 return
             if total + size > self.limit_bytes:
                 total = self._evict(self.limit_bytes * ROOM - size)
-            # Counted first: who dies between the two leaves a total that is too high, which the next eviction corrects.
+            # Counted first: a process that dies in between leaves too high a total, which the next eviction corrects.
             os.pwrite(handle, f"{total + size:0{TOTAL_DIGITS}d}".encode(), 0)
             os.replace(temporary, path)
 
     def _evict(self, allowed: float) -> int:
-        """Remove the least recently used entries until at most `allowed` bytes are left; returns what is left."""
+        """Remove the least recently used entries until at most `allowed` bytes are left; returns the bytes left."""
         entries = []
         for file in self.folder.glob("*/*"):
             try:
@@ -205,7 +205,7 @@ class FrameCache:
 
 
 def write_entry(path: str | Path, frames: np.ndarray) -> None:
-    """Write uint8 frames as an entry of a cache; decode workers call it too. Raises OSError, leaving nothing."""
+    """Write uint8 frames as a cache entry; decode workers call it too. Raises OSError, leaving no file."""
     Path(path).parent.mkdir(exist_ok=True)
     try:
         with open(path, "wb") as file:
@@ -222,7 +222,7 @@ def write_entry(path: str | Path, frames: np.ndarray) -> None:
 
 
 def _read_header(file: BinaryIO, size: int) -> tuple[int, tuple[int, ...]]:
-    """The offset of the frames and their shape. Raises ValueError for a file that is too short."""
+    """The byte offset of the frames and their shape. Raises ValueError for a damaged header or a truncated file."""
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError(f"{file.name} is no entry")
     try:

@@ -1,8 +1,8 @@
-"""Pixels as the model's processor makes them: resized in decode workers, normalised and cut into patches on any device.
+"""Pixels as in the model's processor: resized in decode workers, normalised and cut into patches on any device.
 
-A pack's media stay the bytes that they were decoded to; they become floats only where the vision tower reads them. A
-uint8 frame is a quarter of its float32 patches, so that a batch costs the host's memory and the bus to the GPU that
-much less, and no CPU time is spent on normalising.
+The media of a pack stay uint8 as decoded; they are converted to floats only when the vision tower reads them. A
+uint8 frame has a quarter of the size of its float32 patches, so a batch takes a quarter of host memory and transfer,
+and no CPU time is spent on normalising.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from vidqa.video.types import PixelRules
 
 
 def resize_frames(frames: np.ndarray, height: int, width: int) -> np.ndarray:
-    """uint8 [N, H, W, 3] -> uint8 [N, 3, height, width]: bicubic with antialiasing, as transformers' processors do.
+    """Resize uint8 [N, H, W, 3] to [N, 3, height, width]: bicubic with antialiasing, as transformers' processors do.
 
-    The call is the one that torchvision makes for them; without importing torchvision a decode worker starts faster
-    and stays small. Frames are independent, so any split of a video into calls gives the same pixels.
+    The call is the same as in torchvision, which they use; without importing torchvision a decode worker starts faster
+    and uses less memory. Frames are independent, so any split of a video into calls gives the same pixels.
     """
     frames_NCHW = torch.from_numpy(np.ascontiguousarray(frames)).permute(0, 3, 1, 2).contiguous()
     if frames_NCHW.shape[-2:] == (height, width):
@@ -36,12 +36,12 @@ def patchify(
     mean: Sequence[float] | torch.Tensor,
     std: Sequence[float] | torch.Tensor,
 ) -> torch.Tensor:
-    """uint8 [N, 3, H, W] -> float32 [t * h * w, 3 * temporal * patch * patch]: the vision tower's rows, on its device.
+    """Cut uint8 frames [N, 3, H, W] into float32 patches [t * h * w, 3 * temporal * patch * patch] on their device.
 
-    `mean` and `std` are those of the rules, in units of a uint8 pixel; as tensors on the frames' device they save the
-    wait for a copy. N frames that do not fill the last temporal patch are padded by repeating the last one, which for
-    an image means twice itself. Rows go by temporal patch, then by merged block, then inside the block, as
-    the model's processor orders them. Bytes are put in order before they become floats: a quarter of the traffic.
+    `mean` and `std` are those of the rules, in units of a uint8 pixel; as tensors on the frames' device they avoid
+    waiting for a copy. If N frames do not fill the last temporal patch, the last frame is repeated, which for
+    an image means twice. Rows are ordered by temporal patch, then by merged block, then inside the block, as
+    in the model's processor. Bytes are reordered before conversion to floats: a quarter of the memory traffic.
     """
     patch, merge, step = rules.patch_size, rules.merge_size, rules.temporal_patch_size
     if missing := -len(frames) % step:
@@ -64,7 +64,7 @@ class Pixels:
     scales: tuple[torch.Tensor, ...]
 
     def patches(self) -> torch.Tensor:
-        """float32 [P, C] on the frames' device, made afresh at each call."""
+        """The patches, float32 [P, C] on the frames' device, computed again at each call."""
         parts = [
             patchify(frames, rules, scale[0], scale[1])
             for frames, rules, scale in zip(self.frames, self.rules, self.scales, strict=True)
@@ -80,7 +80,7 @@ def pixels_of(media: Sequence[tuple[np.ndarray, PixelRules]]) -> Pixels:
 
 
 def as_tensor(array: np.ndarray) -> torch.Tensor:
-    """The array without a copy; torch warns of read-only memory (the frame cache's maps), which nothing writes to."""
+    """The array as a tensor without a copy; suppresses torch's warning of read-only memory (the frame cache's maps)."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(array)

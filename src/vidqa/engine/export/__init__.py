@@ -1,4 +1,4 @@
-"""Exports: weights that transformers, PEFT and vLLM load, and the proof that they do.
+"""Exports: weights for transformers, PEFT and vLLM, and the proof that an export is correct.
 
     <run>/safetensors/<name>/   a full fine-tune: the model folder again, with the trained weights
                                 LoRA: adapter_config.json and adapter_model.safetensors for stock PEFT
@@ -20,22 +20,21 @@ FORMATS = (MERGED, WEIGHTS, ADAPTER)
 
 
 def format_for(lora: Any) -> ExportFormat:
-    """The format that a run with this `policy.lora` exports."""
+    """The export format of a run with this `policy.lora`."""
     return WEIGHTS if lora is None else ADAPTER
 
 
 def format_of(export: Path) -> ExportFormat | None:
-    """The format of an export, by its files; None for a folder that is none."""
+    """The format of an export by its files; None if the folder is not an export."""
     return next((format for format in FORMATS if (export / format.config).is_file()), None)
 
 
 def load_export(
     export: Path, base: Path | None, dtype: torch.dtype, device: torch.device, *, keep_few_bits: bool = False
 ) -> Any:
-    """A plain transformers model from an export or any model folder; with `base`, `export` is an adapter that stock
-    PEFT loads and merges. Weights that are quantized are dequantized, except with `keep_few_bits` those that
-    `load_quantized` keeps. Raises MODEL_BROKEN, MODEL_QUANTIZED for such a base, and MODEL_BROKEN
-    for a missing or surplus tensor."""
+    """A plain transformers model from an export or any model folder; with `base`, `export` is an adapter, which stock
+    PEFT loads and merges. Quantized weights are dequantized, except with `keep_few_bits` those that `load_quantized`
+    keeps. Raises MODEL_BROKEN for a missing or surplus tensor, and MODEL_QUANTIZED for a quantized base."""
     if base is not None:
         require_plain_weights(base, "an adapter is put on")
         return ADAPTER.load(export, base, dtype, device)

@@ -1,4 +1,4 @@
-"""Export formats: files that other programs load, written by all ranks, checked and loaded again."""
+"""Export formats: files for other programs, written by all ranks, checked and loaded again."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from vidqa.engine.distributed import World
 
 @dataclass(frozen=True)
 class Trained:
-    """The source of an export into a folder of `exports`: a model that started from the model folder `base`.
-    `parameters` are the model's, of which only names and placement are looked at: `own` holds the values that are the
-    run's, on any device, and the others still are the base model's. `lora` is the spec's table, None for a full
-    fine-tune. `capped` is the spec's cap_pixels_per_frame; None is what the base model says. `precision`
-    is that of the base of adapters, where it was quantized."""
+    """The source of an export into a folder of `exports`: a model trained from the model folder `base`. Of the model's
+    `parameters` only names and placement are used: `own` holds the values that the run trained, on any device; other
+    values are the base model's. `lora` is the spec's table, None for a full fine-tune. `capped` is the spec's
+    cap_pixels_per_frame; None keeps the base model's setting. `precision` is that of the quantized base of adapters."""
 
     exports: Path
     base: Path
@@ -33,7 +32,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """A kind of export.
+    """An export format.
 
     config                             a folder that holds this file is an export of this format; of several formats
                                        the first in `FORMATS`

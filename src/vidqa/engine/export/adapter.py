@@ -1,5 +1,5 @@
-"""LoRA: an adapter folder for stock PEFT, or, merged into its base by stock PEFT, a model folder again. Both have the
-processor and tokenizer of the base model."""
+"""LoRA exports: an adapter folder for stock PEFT, or a model folder with LoRA merged into the base by stock PEFT. Both
+have the processor and tokenizer of the base model."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from peft import PeftModel  # with bitsandbytes beside it, importing it takes seconds
 
 STEM = "adapter_model"
-MARK = "merged.json"  # what was merged: whole models of other folders do not say whether an adapter was
+MARK = "merged.json"  # how it was merged: files of a whole model do not say whether an adapter was
 TIED = "tie_word_embeddings"
-OF_WHOLE_MODELS = ("config.json", "generation_config.json")  # with them the folder would be taken for a whole model
+OF_WHOLE_MODELS = ("config.json", "generation_config.json")  # with them the folder would look like a whole model
 
 
 def _write(trained: Trained, name: str, world: World) -> Path:
@@ -41,7 +41,7 @@ def _write(trained: Trained, name: str, world: World) -> Path:
         config = lora_config(trained.lora)
         config.base_model_name_or_path = str(trained.base)
         config.inference_mode = True
-        if isinstance(config.target_modules, set):  # which PEFT would write in another order in every run
+        if isinstance(config.target_modules, set):  # which PEFT would write in a different order in every run
             config.target_modules = sorted(config.target_modules)
         config.save_pretrained(folder)
         if trained.precision:  # PEFT ignores the key
@@ -53,15 +53,15 @@ def _write(trained: Trained, name: str, world: World) -> Path:
 
 
 def _check(export: Path, base: Path) -> None:
-    """Its ranks are those of its config; stock PEFT compares it with the base model when it is loaded."""
+    """Compare the ranks with the config; stock PEFT compares the adapter with the base model when loading."""
     check_adapter(export)
 
 
 def _load(export: Path, base: Path, dtype: torch.dtype, device: torch.device) -> Any:
-    """The base model with the adapter folded in by stock PEFT, every tensor of the file used. Where it was trained on a
-    base in few bits, the base has the values of these."""
+    """The base model with the adapter merged by stock PEFT; every tensor of the file must be used. If the adapter was
+    trained on a quantized base, the base gets the rounded values."""
     adapted, precision = load_adapted(export, base, dtype), base_precision(export)
-    # Merged on its device: a core of the host takes ten seconds for 2B while a GPU waits.
+    # Merged on its device: a CPU core takes ten seconds for a 2B model.
     adapted.to(device)
     if precision:
         model = adapted.base_model.model
@@ -70,7 +70,7 @@ def _load(export: Path, base: Path, dtype: torch.dtype, device: torch.device) ->
 
 
 def load_adapted(export: Path, base: Path, dtype: torch.dtype) -> PeftModel:
-    """The base model with the adapter beside it, in host memory."""
+    """The base model with the adapter as a separate PEFT module, in host memory."""
     from peft import PeftModel, get_peft_model_state_dict
 
     model = load_weights(base, dtype)
@@ -84,8 +84,8 @@ def load_adapted(export: Path, base: Path, dtype: torch.dtype) -> PeftModel:
         raise MODEL_BROKEN.error(export, f"PEFT cannot load it: {broken}") from broken
     except RuntimeError as unlike:
         raise MODEL_BROKEN.error(export, f"the adapter is of another model: {unlike}") from unlike
-    # PEFT only warns of names that it does not find; an adapter that changes nothing must not pass for one. Whoever
-    # stored an adapter of embeddings with PEFT itself may have the base model's embeddings beside it.
+    # PEFT only warns of missing names; an adapter that changes nothing must not pass. If PEFT itself stored an adapter
+    # of embeddings, the base model's embeddings may be in the same file.
     needed = set(get_peft_model_state_dict(adapted, save_embedding_layers=False))
     allowed = set(get_peft_model_state_dict(adapted, save_embedding_layers=True))
     if different := (needed - stored) | (stored - allowed):
@@ -96,7 +96,7 @@ def load_adapted(export: Path, base: Path, dtype: torch.dtype) -> PeftModel:
 
 @torch.no_grad()
 def merge_in_float32(adapted: PeftModel) -> Any:
-    """The plain model of a base and its adapter: each sum is taken in float32 and rounded once."""
+    """Merge a base and its adapter into a plain model: each sum is computed in float32 and rounded once."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     for module in adapted.modules():
@@ -112,8 +112,8 @@ def _is_of_tied(name: str) -> bool:
 
 
 def _untie(model: Any) -> None:
-    """Give a tied head weights of its own: an adapter on the head or on the embeddings is of one of them, and merged
-    into what both share it would change the other as well."""
+    """Untie the head: an adapter on the head or on the embeddings belongs to one of them, and merging it into the
+    shared weights would change the other as well."""
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
     model.config.tie_word_embeddings = False
 
@@ -122,9 +122,9 @@ ADAPTER = ExportFormat("adapter", CONFIG, STEM, _write, _check, _load)
 
 
 def merged_adapter(exports: Path, base: Path, lora: Any, adapter: Path, dtype: torch.dtype, capped: Any) -> Trained:
-    """The export of the adapter in the folder `adapter`, trained with the spec's table `lora` from the folder `base`,
-    into a folder of `exports`. Holds the whole model in host memory. An adapter of a base in few bits is merged into
-    the ordinary one, in float32. Raises as `ADAPTER.load` does."""
+    """The source for an export into `exports` of the adapter in the folder `adapter`, trained with the spec's table
+    `lora` from the folder `base`. Holds the whole model in host memory. An adapter of a quantized base is merged into
+    the unquantized one, in float32. Raises as `ADAPTER.load` does."""
     if base_precision(adapter):
         model = merge_in_float32(load_adapted(adapter, base, dtype))
     else:
@@ -134,9 +134,9 @@ def merged_adapter(exports: Path, base: Path, lora: Any, adapter: Path, dtype: t
 
 
 def _write_merged(trained: Trained, name: str, world: World) -> Path:
-    """By one process."""
+    """Write a merged model; called by one process."""
     folder = WEIGHTS.write(trained, name, world)
-    # An adapter on a tied head or on its embeddings is of one of the two: merged, each has weights of its own.
+    # An adapter on a tied head or its embeddings belongs to one of them: after merging, their weights differ.
     untied = "lm_head.weight" in trained.parameters and bool(read_json(trained.base, "config.json").get(TIED))
     if untied:
         _untie_settings(folder)

@@ -1,8 +1,8 @@
-"""Which export of a run is the best. It is found from the files on disk, so that neither a kill nor a resume loses it.
+"""The best export of a run, determined from the files on disk, so that neither a kill nor a resume loses it.
 
-    <run>/best -> safetensors/epoch_3, and best.json: by which metric, with which value, after which step
+    <run>/best -> safetensors/epoch_3, and best.json: its metric, value and step
 
-An export that was measured is never second to one that was not. Every export keeps what was measured of it.
+A measured export is always preferred to an unmeasured one. Every export stores its validation metrics.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vidqa.core.run_folder import EXPORT, RunFolder
 
 @dataclass(frozen=True)
 class Best:
-    """best.json: which export is best, by which metric ("latest" where nothing was measured)."""
+    """best.json: the best export and its metric ("latest" if no export was measured)."""
 
     metric: str
     value: float | None
@@ -31,9 +31,9 @@ class Best:
 
 
 def best_of(run: RunFolder, upto: int) -> Best | None:
-    """The best of a run's exports: the most accurate where all measured ones have answered, then the one with the
-    largest reward or the least loss, of equals the earlier one. Where none was measured, the newest up to the step
-    `upto`: later ones are of an attempt that this run went back behind."""
+    """The best of a run's exports: highest accuracy if all measured ones have it, then highest reward or lowest loss;
+    of equal exports the earlier. If none was measured, the newest up to the step `upto`: later ones are of an attempt
+    that was abandoned when this run resumed from an earlier step."""
     facts_by_export = {path: read_object(path / EXPORT) for path in run.complete(run.exports, EXPORT)}
     if best := _best_measured(run, facts_by_export):
         return best
@@ -42,11 +42,11 @@ def best_of(run: RunFolder, upto: int) -> Best | None:
 
 
 def _best_measured(run: RunFolder, facts_by_export: dict[Path, dict[str, Any]]) -> Best | None:
-    """Of exports and their facts, the best that was measured."""
+    """The best measured export among exports and their facts."""
     measured = {path: values for path, facts in facts_by_export.items() if (values := _measured(run, path, facts))}
     common = set.intersection(*map(set, measured.values())) if measured else set()
     metric = next((name for name in (ACCURACY, REWARD, LOSS) if name in common), None)
-    if metric is None:  # none was, or exports of supervised training and of reinforcement are in one folder
+    if metric is None:  # none was measured, or supervised and reinforcement exports share a folder
         return None
     best = max(measured, key=lambda path: (*_rank(metric, measured[path]), -facts_by_export[path]["step"]))
     values = measured[best]
@@ -54,13 +54,13 @@ def _best_measured(run: RunFolder, facts_by_export: dict[Path, dict[str, Any]]) 
 
 
 def _rank(metric: str, values: dict[str, float]) -> tuple[float, float, float]:
-    """More is better: accuracy where it is `metric`, then reward, then a small loss."""
+    """The sort key of an export, higher is better: accuracy if it is `metric`, then reward, then low loss."""
     accuracy = values[ACCURACY] if metric == ACCURACY else 0.0
     return accuracy, values.get(REWARD, 0.0), -values.get(LOSS, 0.0)
 
 
 def _measured(run: RunFolder, export: Path, facts: dict[str, Any]) -> dict[str, float]:
-    """The validation values of an export. One of an earlier version does not hold them; if it was the best, best.json
+    """The validation values of an export. Exports of earlier versions do not store them; for the best one best.json
     does."""
     values = facts.get("measured")
     if values is None:
@@ -72,7 +72,7 @@ def _measured(run: RunFolder, export: Path, facts: dict[str, Any]) -> dict[str, 
 
 
 def write_best(run: RunFolder, best: Best | None) -> None:
-    """Record `best` and let the link lead to it; where there is none, neither stays."""
+    """Write best.json and the link to the best export; without a best export remove both."""
     if best is None:
         remove(run.path / "best", owner=run.path)
         remove(run.path / "best.json", owner=run.path)
@@ -82,8 +82,8 @@ def write_best(run: RunFolder, best: Best | None) -> None:
 
 
 def adopt_best(run: RunFolder, parent: Path, upto: int) -> None:
-    """Give a run that goes on from another one's checkpoint that run's best export up to then, under its name: a link
-    to the same files where the disk allows it."""
+    """Copy the best export up to the step `upto` of the run whose checkpoint this run resumes from, under its name: as
+    hard links if the disk allows."""
     theirs = RunFolder(parent)
     if parent.resolve() == run.path.resolve() or not theirs.exports.is_dir():
         return

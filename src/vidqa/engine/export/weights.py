@@ -1,4 +1,4 @@
-"""A full fine-tune: the model folder again, with the trained weights."""
+"""The export of a full fine-tune: a copy of the model folder with the trained weights."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _write(trained: Trained, name: str, world: World) -> Path:
 
 
 def check_tensors(export: Path, base: Path) -> None:
-    """It holds the base model's tensors, name by name and shape by shape."""
+    """Raise ENGINE_UNPROVEN unless the export has the base model's tensors, with equal names and shapes."""
     ours, theirs = stored_tensors(export), stored_tensors(base)
     # A tied head may be stored once or twice.
     differing = {name for name in set(ours) ^ set(theirs) if name != "lm_head.weight"}
@@ -49,7 +49,7 @@ def check_tensors(export: Path, base: Path) -> None:
 
 
 def load_weights(folder: Path, dtype: torch.dtype) -> Any:
-    """A plain transformers model from a model folder, all of its tensors used."""
+    """A plain transformers model from a model folder; every tensor must be used. Raises MODEL_BROKEN."""
     family = torch_half(family_of(folder))
     try:
         model, info = family.model_class.from_pretrained(
@@ -66,8 +66,8 @@ def load_weights(folder: Path, dtype: torch.dtype) -> Any:
 
 def load_quantized(folder: Path, dtype: torch.dtype, device: torch.device, *, keep_few_bits: bool = False) -> Any:
     """A plain transformers model from a quantized folder, dequantized; with `keep_few_bits`, decoder layers in 8-bit
-    floats or 4-bit integers stay so where the device can multiply them. Their modules compute nothing then:
-    `quantized.fuse_linear` does. Prints what was done."""
+    floats or 4-bit integers stay quantized if the device can multiply them. Their modules cannot compute then:
+    `quantized.fuse_linear` does. Prints a summary."""
     require("compressed_tensors", "engine")
     model = load_weights(folder, dtype).to(device)
     units = family_of_model(model).decoder_units(model) if keep_few_bits and device.type == "cuda" else []

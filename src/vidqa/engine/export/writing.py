@@ -1,8 +1,8 @@
-"""Writing an export: safetensors files into which every rank puts its own rows, and what rank 0 writes beside them.
+"""Writing of exports: safetensors files to which every rank writes its own rows, and settings written by rank 0.
 
-Nothing is gathered: not on a GPU, not in the memory of one rank, and the files are written by all ranks at once.
-PyTorch's HuggingFaceStorageWriter writes every rank's shards first and then copies them together: of half a gigabyte it
-wrote twice the bytes and took 35 to 41 s, where this took 9 to 10 s (one process, one busy disk).
+Nothing is gathered, neither on a GPU nor in the memory of one rank, and all ranks write the files at once.
+PyTorch's HuggingFaceStorageWriter first writes every rank's shards and then merges them: for half a gigabyte it
+wrote twice the bytes and took 35 to 41 s, this module 9 to 10 s (one process, one busy disk).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from vidqa.families.model_files import read_json
 SHARD_BYTES = 4 * 1024**3
 TYPE_NAMES = {torch.bfloat16: "BF16", torch.float32: "F32"}
 COPIED = (".json", ".jinja", ".txt", ".model", ".md", "")  # settings, vocabularies and texts: no weights and no code
-CODE_KEY = "auto_map"  # in config.json and the like: which class of which Python file to load
+CODE_KEY = "auto_map"  # in config.json and the like: the class to load from a Python file
 
 
 @dataclass(frozen=True)
 class TensorRows:
-    """`values`: the rows of the tensor `name` from row `first` on, any device and dtype; written in the dtype of the
+    """The `values` of the tensor `name` starting at row `first`, any device and dtype; written in the dtype of the
     file."""
 
     name: str
@@ -57,7 +57,7 @@ def write_together(
     settings: Callable[[Path], None],
 ) -> Path:
     """Write an export into a folder that is not published yet: tensors of these shapes, of which `rows` are this rank's
-    part, and what `settings` writes. Raises ENGINE_SAVE_FAILED on every rank when one cannot write."""
+    part, and the files written by `settings`. Raises ENGINE_SAVE_FAILED on every rank if one cannot write."""
     shards = plan_shards(shapes, trained.dtype, stem)
 
     def begin() -> Path:
@@ -81,18 +81,18 @@ def write_together(
 
 
 def named_as(stored: Mapping[str, StoredTensor], parameters: Iterable[str]) -> dict[str, str]:
-    """The parameters of a model by the names that the base's files have for them; `stored` are its `model_tensors`."""
+    """The parameters of a model by their names in the base's files; `stored` are the base's `model_tensors`."""
     names = {inside: base_name(inside) for inside in parameters}
     return {stored[name].name if name in stored else name: inside for inside, name in names.items()}
 
 
 def shapes_of(trained: Trained, names: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
-    """The shapes of the tensors of a file; `names` gives for the name in the file that in the model."""
+    """The shapes of the tensors of a file; `names` maps names in the file to names in the model."""
     return {tensor: tuple(trained.parameters[inside].shape) for tensor, inside in names.items()}
 
 
 def rows_as_trained(trained: Trained, names: Mapping[str, str], world: World) -> Iterator[TensorRows]:
-    """This rank's rows of sharded tensors; of several ranks with the same rows the first writes them."""
+    """This rank's rows of sharded tensors; if several ranks have the same rows, the first one writes them."""
     stored = model_tensors(trained.base)
     for tensor, inside in names.items():
         parameter = trained.parameters[inside]
@@ -114,7 +114,7 @@ def _writes(parameter: nn.Parameter, world: World) -> bool:
 
 @dataclass(frozen=True)
 class Shard:
-    """One file: its header, and the byte at which each of its tensors begins."""
+    """One file: its header, and the byte offset of each of its tensors."""
 
     file: str
     header: bytes
@@ -123,7 +123,7 @@ class Shard:
 
 
 def plan_shards(shapes: Mapping[str, Sequence[int]], dtype: torch.dtype, stem: str) -> list[Shard]:
-    """The files for whole tensors of these shapes, in this order; one file is called `stem`.safetensors."""
+    """The files for whole tensors of these shapes, in this order; a single file is called `stem`.safetensors."""
     groups: list[list[str]] = [[]]
     filled = 0
     for name, shape in shapes.items():
@@ -141,7 +141,7 @@ def plan_shards(shapes: Mapping[str, Sequence[int]], dtype: torch.dtype, stem: s
 
 
 def _shard(file: str, shapes: Mapping[str, Sequence[int]], dtype: torch.dtype) -> Shard:
-    """The format is 8 bytes of header length, the header (JSON), then the tensors without gaps."""
+    """Header and offsets of a file: 8 bytes of header length, the header (JSON), then tensors without gaps."""
     table: dict[str, object] = {"__metadata__": {"format": "pt"}}
     ends, begins = 0, {}
     for name, shape in shapes.items():
@@ -154,7 +154,7 @@ def _shard(file: str, shapes: Mapping[str, Sequence[int]], dtype: torch.dtype) -
 
 
 def create_files(folder: Path, shards: Sequence[Shard], stem: str) -> None:
-    """The files with their headers and full sizes, and an index where there are several. One rank does this."""
+    """Create the files with their headers and full sizes, and an index if there are several. One rank does this."""
     for shard in shards:
         with (folder / shard.file).open("wb") as file:
             file.write(shard.header)
@@ -167,7 +167,7 @@ def create_files(folder: Path, shards: Sequence[Shard], stem: str) -> None:
 
 
 def write_rows(folder: Path, shards: Sequence[Shard], rows: Iterable[TensorRows], dtype: torch.dtype) -> None:
-    """Write rows into files that `create_files` made; ranks may write at the same time. On disk when it returns."""
+    """Write rows into files of `create_files`; ranks may write at the same time. They are on disk when this returns."""
     place = {name: (number, begin) for number, shard in enumerate(shards) for name, begin in shard.begins.items()}
     handles: dict[int, int] = {}
     try:
@@ -194,8 +194,8 @@ def _write_at(handle: int, offset: int, values: torch.Tensor) -> None:
 
 def copy_settings(base: Path, folder: Path, capped: bool | None, without: Sequence[str] = ()) -> None:
     """Copy config, tokenizer, chat template and processors of the base model. No code: plain transformers needs none,
-    and whoever loads an export with trust_remote_code would run it. The video processor says whether frames are capped,
-    since versions of transformers differ where it says nothing."""
+    and loading an export with trust_remote_code would run it. The video processor always states whether frames are
+    capped, since the default differs between versions of transformers."""
     for path in base.iterdir():
         if path.is_file() and _is_copied(path) and path.name not in without:
             _copy_without_code(path, folder / path.name)
@@ -207,9 +207,9 @@ def _is_copied(path: Path) -> bool:
 
 
 def _copy_without_code(path: Path, copy: Path) -> None:
-    """Copy a file of a model folder; of settings, all but the key that names classes in files beside them."""
+    """Copy a file of a model folder; of settings, all but the key that names classes in Python files beside them."""
     settings = read_json(path.parent, path.name) if path.name.endswith("config.json") else {}
     if settings.pop(CODE_KEY, None) is not None:
         write_json(copy, settings)
     else:
-        shutil.copyfile(path, copy)  # not its mode: the umask decides
+        shutil.copyfile(path, copy)  # without its mode: the umask decides

@@ -1,6 +1,6 @@
-"""Model families: the only modules of the engine that know a model's class, its parts and how it computes.
+"""Model families: the only modules of the engine with code for particular model classes, parts and forward passes.
 
-`vidqa.families` holds the half that needs no torch: sizes, tokens, placeholders, rope positions.
+`vidqa.families` has the half that needs no torch: sizes, tokens, placeholders, rope positions.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ __all__ = ["FAMILIES", "TorchFamily", "family_of", "torch_half"]
 
 
 def torch_half(tables: Family) -> TorchFamily:
-    """The half that computes of a family."""
+    """The torch half of a family."""
     return next(family for family in FAMILIES if family.tables is tables)
 
 

@@ -1,4 +1,4 @@
-"""The interface of a model family: transformers' classes and modules, and our forward over them."""
+"""The interface of a model family: classes and modules of transformers, and our forward pass over them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from vidqa.planning.budget.answering import PAGE
 from vidqa.planning.budget.speed import FlopsModel, flops_model
 from vidqa.video.types import FramePlan
 
-Grid = tuple[int, int, int]  # of a medium: (t, h, w) in patches
+Grid = tuple[int, int, int]  # (t, h, w) of a medium in patches
 
 
 class Heads(NamedTuple):
-    """Heads of attention, and the width of each."""
+    """Numbers of attention heads, and the width of each."""
 
     queries: int
     keys: int
@@ -31,14 +31,14 @@ class Heads(NamedTuple):
 
 
 class VisionIndex(Protocol):
-    """Inputs of the vision tower besides patches: a dataclass of tensors and tuples, which a
-    family makes on the CPU and its own forward reads."""
+    """Inputs of the vision tower besides patches: a dataclass of tensors and tuples, built by a family on the CPU and
+    read by its own forward pass."""
 
 
 class PackedForward(Protocol):
-    """The forward of one model over packed batches (`data.collate.Batch`): by default the negative log-likelihood of
-    every supervised token, float32 [N] (of a context's rank those of its rows), or what another `head` of
-    `model.chunked_head` gives for them."""
+    """The forward pass of one model over packed batches (`data.collate.Batch`): by default the negative log-likelihood
+    of every supervised token, float32 [N] (on a rank of a context, of its rows), or the values of another `head` of
+    `model.chunked_head`."""
 
     def __call__(self, batch: Any, head: Callable[..., torch.Tensor] = ...) -> torch.Tensor: ...
 
@@ -50,14 +50,14 @@ class MakeForward(Protocol):
 
 
 def in_unit(unit: nn.Module, function: Callable[..., Any], *inputs: Any) -> Any:
-    """`function(unit, *inputs)`, with the weights gathered of a unit that FSDP shards."""
+    """Call `function(unit, *inputs)`; if FSDP shards the unit, with its weights gathered."""
     gathered = getattr(unit, "gathered", None)
     return function(unit, *inputs) if gathered is None else gathered(function, *inputs)
 
 
 def run_gathered(unit: Any) -> None:
-    """Give a unit that FSDP shards its method `gathered`, for `in_unit`: FSDP gathers weights for `forward` and for
-    methods that are registered."""
+    """Give an FSDP unit the method `gathered`, for `in_unit`: FSDP gathers weights for `forward` and for registered
+    methods."""
 
     def gathered(function: Callable[..., Any], *inputs: Any) -> Any:
         return function(unit, *inputs)
@@ -68,8 +68,8 @@ def run_gathered(unit: Any) -> None:
 
 @dataclass(frozen=True)
 class PagedCache:
-    """`keys` and `values` are [layers, pages * PAGE, key heads, values per head]. Page 0 belongs to no prompt: rows of
-    a decode step that hold no prompt write there."""
+    """The paged key-value cache: `keys` and `values` are [layers, pages * PAGE, key heads, values per head]. Page 0
+    belongs to no prompt: unused rows of a decode step write there."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -81,15 +81,15 @@ class PagedCache:
 
 
 class CachedForward(Protocol):
-    """The forward of generation, over a model without adapters; logits are float32, and -inf for the ids `banned`. See
-    `qwen_vl_cached`."""
+    """The forward pass of generation, over a model without adapters; logits are float32, and -inf for the ids `banned`.
+    See `qwen_vl_cached`."""
 
     banned: torch.Tensor
 
     def prefill(
         self, batch: Any, cache: PagedCache, source: torch.Tensor, target: torch.Tensor, last: torch.Tensor
     ) -> torch.Tensor:
-        """Logits behind the rows `last` of a pack; its rows `source` go to the rows `target` of the cache."""
+        """Logits after the rows `last` of a pack; copies its rows `source` to the rows `target` of the cache."""
 
     def step(
         self,
@@ -100,25 +100,25 @@ class CachedForward(Protocol):
         alive_B: torch.Tensor,
         cache: PagedCache,
     ) -> torch.Tensor:
-        """Logits behind one token of each row, which is put behind the `held_B` tokens in the pages of `table_BP`."""
+        """Logits after one new token per row, which is appended to the `held_B` tokens in the pages of `table_BP`."""
 
 
 @dataclass(frozen=True)
 class TorchFamily:
-    """The torch half of a family. Modules are those of a model that transformers built, with PEFT's adapters or not.
+    """The torch half of a family. Modules are those of a transformers model, with or without PEFT adapters.
 
     tables                       the half without torch: sizes, parameters, placeholders, rope positions
     model_class                  transformers' class, made from a config and loaded with from_pretrained
-    refusal(config)              why a model with this config cannot be trained; empty where it can
-    embeddings, head             names of the two parameters that are one where the head is tied
+    refusal(config)              the reason why a model with this config cannot be trained; empty if it can
+    embeddings, head             names of the two parameters that are one if the head is tied
     decoder_layers               name of the module that holds the decoder's layers
     vision(model)                the vision tower
     vision_units(model)          its blocks, and
     decoder_units(model)         the decoder's layers: each is sharded and recomputed by itself; what
                                  lies in none of them is the root
-    attention_heads(config)      of the decoder and of the vision tower
+    attention_heads(config)      the heads of the decoder and of the vision tower
     vision_index(grids, sizes, count_bits)     see VisionIndex; `count_bits` as in `attention.segments_of`
-    vision_segments(grids, sizes, count_bits)  all segments that attention in the vision tower is called with
+    vision_segments(grids, sizes, count_bits)  all segments of attention calls in the vision tower
     video_inputs(plans)                        inputs of a stock model for videos besides patches and grids
     packed_forward(model, recompute, compile, context)  the forward of training, see PackedForward. `recompute`: what
                                  backward recomputes; `compile` fuses layers
@@ -150,7 +150,7 @@ class TorchFamily:
     decoder_inputs: Callable[[Any, dict[str, torch.Tensor]], dict[str, Any]]
 
     def units(self, model: Any) -> list[nn.Module]:
-        """Everything that is sharded by itself, in the order of the forward."""
+        """All modules that are sharded individually, in the order of the forward pass."""
         return [*self.vision_units(model), *self.decoder_units(model)]
 
     def trained_vision(self, model: Any) -> list[str]:
@@ -159,6 +159,6 @@ class TorchFamily:
         return [name for name, parameter in model.named_parameters() if id(parameter) in inside]
 
     def flops(self, config: Any, *, vision_trains: bool, decoder_trains: bool) -> FlopsModel:
-        """Work of a model with this config. `decoder_trains` is False for LoRA, whose base has no weight gradients."""
+        """FLOPs of a model with this config. `decoder_trains` is False for LoRA, whose base has no weight gradients."""
         sizes = self.tables.sizes(config.to_dict(), Path("config.json"))
         return flops_model(sizes, vision_trains=vision_trains, decoder_trains=decoder_trains)

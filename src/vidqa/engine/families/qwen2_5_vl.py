@@ -1,8 +1,8 @@
-"""Qwen2.5-VL: a vision tower whose blocks attend inside windows of a frame, all but a few.
+"""Qwen2.5-VL: a vision tower in which all blocks but a few attend inside windows of a frame.
 
-Windows of one size are one dense call of attention, whatever frames they are of. So patches stand in two orders: frame
-after frame for blocks that see whole frames, and sorted by the size of their windows for the others; between two blocks
-of different kind they are gathered once.
+Windows of one size, from any frames, are one dense call of attention. So patches have two orders: frame
+by frame for blocks that see whole frames, and sorted by window size for the others; between two blocks
+of different kind they are reordered once.
 
 Shape letters: T tokens of a pack, P patches, V vision tokens, D width.
 """
@@ -32,15 +32,15 @@ from vidqa.video.types import FramePlan
 class WindowIndex:
     """Indices of a pack's patches, made on the CPU."""
 
-    position_2P: torch.Tensor  # int64: row and column of the patch, for rotary embedding; frame after frame
-    window_at_P: torch.Tensor  # int64: the patches in the order of windows, and
-    frame_at_P: torch.Tensor  # int64: back again
+    position_2P: torch.Tensor  # int64: row and column of the patch, for rotary embedding; frame by frame
+    window_at_P: torch.Tensor  # int64: from the order of frames to that of windows
+    frame_at_P: torch.Tensor  # int64: the inverse of window_at_P
     frames: Segments  # one per run of frames of one size
-    windows: Segments  # one per size of windows
+    windows: Segments  # one per window size
 
     @property
     def segments(self) -> Segments:
-        """All that attention is called with."""
+        """The segments of all attention calls."""
         return self.frames + self.windows
 
 
@@ -57,7 +57,7 @@ def _frame_windows(rows: int, columns: int, sizes: VisionSizes) -> dict[int, np.
 
 
 def vision_segments(grids: Sequence[Grid], sizes: VisionSizes, count_bits: int | None = None) -> Segments:
-    """All segments that attention is called with: of blocks that see whole frames, and of the others."""
+    """The segments of all attention calls: of blocks that see whole frames, then of window blocks."""
     counts: dict[int, int] = defaultdict(int)
     for t, h, w in grids:
         for length, windows in _frame_windows(h, w, sizes).items():
@@ -97,7 +97,7 @@ def vision_index(grids: Sequence[Grid], sizes: VisionSizes, count_bits: int | No
 def vision_tower(
     visual: Any, patches_PC: torch.Tensor, index: WindowIndex, run: Callable[..., torch.Tensor]
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """See `qwen_vl.Parts`; the decoder takes in nothing more."""
+    """The tower of `qwen_vl.Parts`; the decoder gets no further levels of features."""
     hidden, in_windows = qwen_vl.embedded(visual, patches_PC), False
     rotation = qwen_vl.vision_rotation(visual, index.position_2P)
     rotation_in_windows = tuple(part[index.window_at_P] for part in rotation)
@@ -115,7 +115,7 @@ def _mlp(block: Any) -> tuple[Projection, Projection, Projection]:
 
 
 def text_rotation(decoder: Any, position_3T: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Multimodal rotary embedding in sections: the first frequencies turn with time, then height, then width."""
+    """Multimodal rotary embedding in sections: the first frequencies rotate with time, then height, then width."""
     angle_3TE = position_3T[..., None].float() * decoder.rotary_emb.inv_freq.float()
     sections = angle_3TE.split(decoder.rotary_emb.mrope_section, dim=-1)
     angle = torch.cat([section[number % 3] for number, section in enumerate(sections)], dim=-1).repeat(1, 2)
@@ -123,7 +123,7 @@ def text_rotation(decoder: Any, position_3T: torch.Tensor, dtype: torch.dtype) -
 
 
 def _video_inputs(plans: Sequence[FramePlan]) -> dict[str, torch.Tensor]:
-    """The seconds that a temporal patch of each video stands for; where there is one patch alone, they say nothing."""
+    """The duration of a temporal patch of each video in seconds; 1.0, without effect, if there is only one patch."""
     steps = [plan.patch_times_s[1] if plan.grid[0] > 1 else 1.0 for plan in plans]
     return {"second_per_grid_ts": torch.tensor(steps, dtype=torch.float32)}
 

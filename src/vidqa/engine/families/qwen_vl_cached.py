@@ -1,9 +1,9 @@
-"""Qwen2.5-VL and Qwen3-VL for generation: a pack of prompts into a paged cache, and one token of many rows.
+"""Qwen2.5-VL and Qwen3-VL for generation: prefill of a pack of prompts into a paged cache, and decode steps.
 
-One loop over the layers with attention as its argument: packed and written into the cache, or paged. It is not
-training's loop (`qwen_vl`): products that share an input are one matrix, products of quantized layers take rounded
-inputs, and a kernel stands between two products (`engine.kernels`), which fixes the time of a captured decode step.
-Norms, rotations and SwiGLU round as in transformers.
+Both are one loop over the layers with attention as its argument: packed and written to the cache, or paged. It is not
+training's loop (`qwen_vl`): matrix products with a common input are fused, products of quantized layers take rounded
+inputs, and one kernel runs between two products (`engine.kernels`), which sets the time of a captured decode step.
+Norms, rotations and SwiGLU round like those of transformers.
 
 Shape letters: T tokens of a pack, B rows of a step, R rows of the cache, P pages of a row, V vision tokens, D width.
 """
@@ -27,12 +27,12 @@ from vidqa.engine.model.quantized import FusedLinear, fuse_linear, linear, requi
 from vidqa.planning.budget.answering import PAGE
 
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosine and sine [T, E]
-# (number of the layer, query [T, H, E] rotated, key and value [T, K, E], the key's norm, rotation) -> [T, H * E]
+# (layer index, query [T, H, E] rotated, key and value [T, K, E], the key's norm, rotation) -> [T, H * E]
 Attention = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, Norm | None, Rotation], torch.Tensor]
 
 
 class LayerWeights(NamedTuple):
-    """One decoder layer."""
+    """Weights of one decoder layer."""
 
     input_norm: Norm
     query_key_value: FusedLinear
@@ -60,8 +60,8 @@ def _weights(layer: Any) -> LayerWeights:
 
 
 class CachedQwenVL:
-    """The forward of a stock model without adapters, whose memory it takes over. `banned` are token ids, int64, whose
-    logits are -inf."""
+    """The forward pass of generation for a stock model without adapters, whose memory it takes over. `banned` are token
+    ids, int64, whose logits are -inf."""
 
     def __init__(self, parts: Parts, model: Any) -> None:
         self.parts = parts
@@ -79,7 +79,7 @@ class CachedQwenVL:
     def prefill(
         self, batch: Any, cache: PagedCache, source: torch.Tensor, target: torch.Tensor, last: torch.Tensor
     ) -> torch.Tensor:
-        """Logits behind the rows `last` of a pack, float32; its rows `source` go to the rows `target` of the cache."""
+        """Logits after rows `last` of a pack, float32; copies its rows `source` to rows `target` of the cache."""
 
         def attention(
             number: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, key_norm: Any, rotation: Rotation
@@ -102,8 +102,8 @@ class CachedQwenVL:
         alive_B: torch.Tensor,
         cache: PagedCache,
     ) -> torch.Tensor:
-        """Logits behind one token of each row, float32. A row holds `held_B` tokens in the pages of `table_BP`; the new
-        one is put behind them. Rows that are not alive (0, not 1) hold none and write to page 0."""
+        """Logits after one new token per row, float32. A row holds `held_B` tokens in the pages of `table_BP`; the new
+        token is appended. Rows with `alive_B` 0 instead of 1 hold no prompt and write to page 0."""
         row = table_BP.gather(1, (held_B // PAGE).long()[:, None])[:, 0].long() * PAGE + held_B % PAGE
         length_B = held_B + alive_B
 
@@ -125,10 +125,10 @@ class CachedQwenVL:
         deepstack: Sequence[torch.Tensor] = (),
         visual_at_V: Any = None,
     ) -> torch.Tensor:
-        """The last hidden states [T, D]; `deepstack` is added at `visual_at_V` behind the first layers."""
+        """The last hidden states [T, D]; `deepstack` is added at `visual_at_V` after the first layers."""
         kernels, multiply = self.kernels, self.multiply
         rotation = self.parts.rotation(self.decoder, position_3T, hidden.dtype)
-        delta = None  # what the layer before adds; the next norm's kernel does it
+        delta = None  # residual of the previous layer, added by the next norm's kernel
         for number, layer in enumerate(self.layers):
             hidden, inputs = kernels.add_norm(hidden, delta, layer.input_norm, layer.query_key_value.input_quantization)
             packed, keys = multiply(inputs, layer.query_key_value), self.key_heads * self.width

@@ -2,7 +2,7 @@
 
 python -m vidqa.engine.families.tiny_qwen3_vl --out tiny-qwen3-vl
 
-A folder is an ordinary Hugging Face one: config, safetensors, tokenizer with the Qwen special tokens, chat template,
+The result is a Hugging Face model folder: config, safetensors, tokenizer with the Qwen special tokens, chat template,
 image and video processor. Its weights are random (seeded); nothing is downloaded.
 """
 
@@ -34,7 +34,7 @@ SPECIAL_TOKENS = (
     "<|image_pad|>",
     "<|video_pad|>",
 )
-# Words, number groups of one digit, punctuation and white space are never merged across: numbers stay comparable.
+# Words, single digits, punctuation and white space are never merged: numbers are tokenized digit by digit.
 WORDS = Regex(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+")
 CHAT_TEMPLATE = """\
 {%- macro body(content) -%}
@@ -82,18 +82,18 @@ def tiny_tokenizer(corpus: Iterable[str], vocab_size: int = 512) -> PreTrainedTo
 
 
 def special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
-    """The keys of a config that name special tokens."""
+    """The config keys of special token ids."""
     names = {"image_token_id": "image_pad", "video_token_id": "video_pad"}
     names |= {"vision_start_token_id": "vision_start", "vision_end_token_id": "vision_end"}
     return {key: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for key, name in names.items()}
 
 
 def initialise(model: torch.nn.Module, gain: float = 1.0) -> None:
-    """Weights that keep the size of what passes through them, small embeddings, as at the start of a pretraining; all
-    of them `gain` times as large.
+    """Initialise weights so that activations keep their scale, with small embeddings, as before pretraining; all
+    weights are multiplied by `gain`.
 
-    With one small deviation for all, as the architecture has it, what a narrow model sees hardly reaches its last
-    layer, and it learns for long only which answers are frequent.
+    With one small standard deviation for all weights, the default of the architecture, the input of a narrow model
+    hardly reaches its last layer, and for a long time it learns only the frequency of answers.
     """
     for name, weights in model.named_parameters():
         if weights.dim() > 1:
@@ -102,7 +102,7 @@ def initialise(model: torch.nn.Module, gain: float = 1.0) -> None:
 
 
 def write_folder(folder: Path, processor: Any, config: Any, model_class: Any, seed: int, gain: float) -> Path:
-    """Write a model with fresh weights and its processor."""
+    """Write a model with new random weights and its processor."""
     torch.manual_seed(seed)
     model = model_class(config)
     initialise(model, gain)

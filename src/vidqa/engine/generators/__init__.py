@@ -1,4 +1,4 @@
-"""Generators answer prompts; each gives the tokens that transformers, the reference, gives."""
+"""Generators answer prompts; every generator returns the tokens of the reference, transformers."""
 
 from vidqa.engine.generators._base import Generator
 from vidqa.engine.generators.hf import open_transformers

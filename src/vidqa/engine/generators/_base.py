@@ -18,7 +18,7 @@ from vidqa.planning.samples import Planner
 
 @dataclass(frozen=True)
 class Settings:
-    """The model to open: in `folder`, or the adapter in it on the model in `base`. `planner` planned the prompts;
+    """The model to open: in `folder`, or the adapter in `folder` on the model in `base`. `planner` planned the prompts;
     prompt and answer have at most `longest` tokens; `batch_size` prompts may be answered at a time."""
 
     folder: Path
@@ -31,12 +31,12 @@ class Settings:
 
 
 class Session(Protocol):
-    """A loaded model that answers."""
+    """A loaded model that answers requests."""
 
     def generate(self, requests: Iterable[Request | None]) -> Iterator[list[Result]]:
-        """Results as they are finished, in any order. Requests are taken as they can be worked on. None among them
-        means "none now": the session goes on with its own and asks again later; without any it yields an empty list, so
-        that the caller can wait. A result depends on its request alone; one that fails leaves the others alone."""
+        """Yield results as they finish, in any order. Requests are taken when there is capacity. None among them means
+        "none now": the session continues with its running requests and asks again later; without any it yields an empty
+        list, so that the caller can wait. A result depends on its request alone; a failed one affects no others."""
 
     def close(self) -> None:
         """Free the model."""
@@ -46,7 +46,7 @@ Generator = Callable[[Settings], Session]  # loads the model
 
 
 def ready(request: Request, longest: int) -> Sequence[np.ndarray] | Result:
-    """The frames of a request, or its result where it is cancelled, too long or without frames."""
+    """The frames of a request, or its result if it is cancelled, too long or without frames."""
     if request.cancelled():
         return Result(request.id, "cancelled")
     if request.most > longest:

@@ -1,9 +1,9 @@
-"""Decode steps of the native generator: one token of every row in progress, on a GPU replayed as one CUDA graph.
+"""Decode steps of the native generator: one token of every active row, on a GPU replayed as one CUDA graph.
 
 The state of the rows stays on the device: the step itself advances it and draws the next tokens. The host writes the
-slots whose row has changed, and tokens that it chose itself.
+slots whose row has changed, and tokens chosen on the host.
 
-Shape letters: B rows of a step, P pages of a row, V tokens of the model.
+Shape letters: B rows of a step, P pages of a row, V vocabulary size.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from vidqa.engine.families._base import PagedCache
 from vidqa.engine.generators.sampler import SequenceState, draw
 from vidqa.planning.budget.answering import CAPTURED
 
-SPARE = 8  # times the rows of a step that its graph may be for
+SPARE = 8  # maximum ratio of the rows of a graph to those of the step that it runs
 
 
 @dataclass(eq=False)
 class DecodingRow:
-    """A prompt in progress: its pages, the number of tokens in them, and the position of the next token."""
+    """An active prompt: its pages, the number of tokens in them, and the position of the next token."""
 
     state: SequenceState
     pages: list[int]
@@ -35,7 +35,7 @@ class DecodingRow:
 
 
 class Decoder:
-    """Steps of at most `most` rows of at most `width` pages each. `rows` are those of the next step, one a slot."""
+    """Runs steps of up to `most` rows of up to `width` pages each. `rows` are those of the next step, one per slot."""
 
     def __init__(self, forward: Any, cache: PagedCache, most: int, width: int, device: torch.device) -> None:
         self.forward, self.cache, self.most, self.device = forward, cache, most, device
@@ -51,7 +51,7 @@ class Decoder:
             *(self.token_B, self.position_B, self.held_B, self.alive_B, self.table_BP),
             *(self.temperature_B, self.key_B, self.count_B),
         )
-        self.is_drawn = False  # whether any row's token is drawn; argmax is faster
+        self.is_drawn = False  # whether any row's token is sampled; argmax is faster
         self.graphs: dict[int, tuple[Any, torch.Tensor]] = {}
         self.drawing_graphs: dict[int, tuple[Any, torch.Tensor]] = {}
 
@@ -64,8 +64,8 @@ class Decoder:
                     self.rows[slot] = last
 
     def step(self) -> torch.Tensor:
-        """Logits [B, V] behind the newest token of each row. On the device, rows go on with the tokens drawn from them,
-        which `token_B` holds then."""
+        """Run one step. Returns logits [B, V] after the newest token of each row; on the device, `token_B` then holds
+        the next tokens of the rows, sampled or greedy."""
         self._write(slot for slot in range(self.most) if self.slots[slot] is not self._row(slot))
         count = len(self.rows)
         self.is_drawn = any(row.state.temperature > 0 for row in self.rows)
@@ -79,7 +79,7 @@ class Decoder:
         return logits[:count]
 
     def graph_for(self, count: int) -> tuple[Any, torch.Tensor]:
-        """The graph of a step of `count` rows. A larger graph serves as well, so that few are captured: up to SPARE
+        """The graph of a step of `count` rows. A larger graph works as well, so that few are captured: up to SPARE
         times the rows, a step takes the time to read the weights."""
         graphs = self.drawing_graphs if self.is_drawn else self.graphs
         fitting = [size for size in graphs if count <= size <= count * SPARE]
@@ -89,7 +89,7 @@ class Decoder:
         return graphs[size]
 
     def run(self, count: int) -> torch.Tensor:
-        """The step itself, of the first slots."""
+        """Run the step itself, for the first `count` slots."""
         token, position, held, alive, table, temperature, key, drawn = (buffer[:count] for buffer in self.buffers)
         logits = self.forward.step(token, position, held, table, alive, self.cache)
         token.copy_(draw(logits, temperature, key, drawn) if self.is_drawn else logits.argmax(-1))
@@ -99,11 +99,11 @@ class Decoder:
         return logits
 
     def capture(self, size: int) -> None:
-        """Make the graph of a step of `size` rows, which draws or does not."""
+        """Capture the graph of a step of `size` rows, with sampling or without."""
         with self.without_rows():
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):  # kernels are compiled and libraries set up before the capture
+            with torch.cuda.stream(stream):  # compiles kernels and initialises libraries before the capture
                 self.run(size)
             torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
@@ -113,7 +113,7 @@ class Decoder:
 
     @contextmanager
     def without_rows(self) -> Iterator[None]:
-        """Meanwhile no slot has a row: a step changes nothing but page 0, which belongs to no prompt."""
+        """Clear all slots inside the block: a step then changes only page 0, which belongs to no prompt."""
         saved = [buffer.clone() for buffer in self.buffers]
         for buffer in self.buffers:
             buffer.zero_()
@@ -125,7 +125,7 @@ class Decoder:
         return self.rows[slot] if slot < len(self.rows) else None
 
     def _write(self, changed: Iterable[int]) -> None:
-        """Write changed slots to the device; those without a row hold nothing, in page 0."""
+        """Write changed slots to the device; slots without a row hold no tokens and use page 0."""
         slots = list(changed)
         if not slots:
             return

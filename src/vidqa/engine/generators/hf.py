@@ -1,4 +1,4 @@
-"""The reference: transformers' own `generate`, prompts padded on the left."""
+"""The reference generator: transformers' own `generate`, with prompts padded on the left."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vidqa.planning.samples import Planner
 
 
 class TransformersSession:
-    """Answers with a stock model of this process, `batch_size` prompts at a time."""
+    """Answers with a stock model in this process, `batch_size` prompts at a time."""
 
     def __init__(self, model: Any, planner: Planner, *, longest: int, batch_size: int) -> None:
         self.model, self.planner = model, planner
@@ -53,8 +53,8 @@ class TransformersSession:
             stopping_criteria=StoppingCriteriaList([Finished(choices)]),
             eos_token_id=list(requests[0].stop_ids),
             pad_token_id=self.planner.chat.pad_id,
-            synced_gpus=False,  # ranks generate on their own; transformers would otherwise see FSDP and wait
-            # A model folder's own sampling settings would be part of no recipe.
+            synced_gpus=False,  # ranks generate independently; with FSDP transformers would synchronise them
+            # Sampling settings of the model folder are not part of the recipe: they are neutralised.
             do_sample=False,
             repetition_penalty=1.0,
             temperature=None,
@@ -65,7 +65,7 @@ class TransformersSession:
 
     @torch.no_grad()
     def _score(self, request: Request, frames: Sequence[np.ndarray]) -> list[Result]:
-        """Prompt and candidates in one forward, as many rows at a time as answers would be."""
+        """Score the candidates of a request, up to `batch_size` rows of prompt and candidate per forward pass."""
         prefixes = candidate_prefixes(request)
         logits: list[torch.Tensor] = []
         for start in range(0, len(prefixes), self.batch_size):
@@ -90,8 +90,8 @@ def open_transformers(settings: Settings) -> TransformersSession:
 
 
 def _batches(requests: Iterable[Request | None], size: int) -> Iterator[list[Request]]:
-    """Requests in their order, those of a batch with the same stop ids; one to be scored is a batch of its own. Empty
-    where there is nothing to take."""
+    """Batch requests in order, with equal stop ids in a batch; a request to be scored is a batch of its own. Yields an
+    empty batch if no request is available."""
     batch: list[Request] = []
     for request in requests:
         if request is None:
@@ -110,7 +110,7 @@ def _batches(requests: Iterable[Request | None], size: int) -> Iterator[list[Req
 
 
 class ChoiceProcessor(LogitsProcessor):
-    """Gives the chosen next token of each unfinished row the largest score."""
+    """Gives the chosen next token of each unfinished row the highest score."""
 
     def __init__(self, states: Sequence[SequenceState]) -> None:
         self.states = states
@@ -130,7 +130,7 @@ class ChoiceProcessor(LogitsProcessor):
 
 
 class Finished(StoppingCriteria):
-    """Adds the chosen tokens to the states, and tells transformers which rows are finished."""
+    """Adds the chosen tokens to the states, and reports to transformers which rows are finished."""
 
     def __init__(self, choices: ChoiceProcessor) -> None:
         self.choices = choices

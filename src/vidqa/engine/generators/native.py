@@ -1,8 +1,8 @@
-"""Our own forward: prompts packed without padding, a paged cache, then decode steps of all rows (`decode_graph`).
+"""The native generator: prompts packed without padding, a paged cache, then decode steps of all rows (`decode_graph`).
 
 Prompts with a common prefix share it in a pack, as in training: its video and its tokens are computed once, and all of
-them read its pages. Finished rows leave, waiting prompts take their slots. Candidates to be scored stand in the pack
-behind their prompt and need no pages.
+them read its pages. Finished rows leave, waiting prompts take their slots. Candidates to be scored follow their prompt
+in the pack and need no pages.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Prompt = tuple[Request, Sequence[np.ndarray]]  # a request with its frames
 
 
 class Pages:
-    """Counts who uses each page; those that nobody uses are free."""
+    """Counts the users of each page; pages without a user are free."""
 
     def __init__(self, count: int) -> None:
         self.free = list(range(count - 1, 0, -1))
@@ -64,13 +64,13 @@ class Pages:
 
 
 def pages_of(request: Request) -> int:
-    """Pages for a prompt and its answer."""
+    """The number of pages for a prompt and its answer."""
     return 0 if request.candidates else -(-request.most // PAGE)
 
 
 def pack_parts(request: Request) -> list[Request]:
     """The parts of a pack for a request: its prompt, or one copy of it for each prefix of its candidates. Copies share
-    the prompt's media or, where it shares nothing with other prompts, all but its last token."""
+    the prompt's media or, if it shares nothing with other prompts, all but its last token."""
     if not request.candidates:
         return [request]
     prefixes = candidate_prefixes(request)
@@ -81,15 +81,15 @@ def pack_parts(request: Request) -> list[Request]:
 
 
 class PromptCollator(Collator):
-    """Batches of prompts from their token ids, without labels."""
+    """Builds batches of prompts from their token ids, without labels."""
 
     def _encoded(self, sample: Any) -> tuple[np.ndarray, np.ndarray]:
         return sample.token_ids.astype(np.int64), np.zeros(len(sample.token_ids), bool)
 
 
 class NativeSession:
-    """Answers with a model of this process. `banned` are token ids that no answer has. `pages` is the size of the cache
-    where the caller knows it; else it is chosen from the GPU's free memory."""
+    """Answers with a model in this process. `banned` are token ids that no answer has. `pages` is the size of the
+    cache; if it is 0 the size is derived from the GPU's free memory."""
 
     def __init__(self, model: Any, settings: Settings, *, banned: Sequence[int] = (), pages: int = 0) -> None:
         family, self.device, self.dtype = family_of(model), settings.device, settings.dtype
@@ -136,7 +136,7 @@ class NativeSession:
         del self.forward, self.cache, self.decoder
 
     def _take(self, source: Iterator[Request | None], waiting: deque[Request]) -> bool:
-        """Take requests until enough wait or there is none now. Returns whether there will be no more."""
+        """Take requests until enough wait or none is available. Returns whether the source is exhausted."""
         while len(waiting) < self.most:
             try:
                 request = next(source)
@@ -148,8 +148,8 @@ class NativeSession:
         return False
 
     def _next_pack(self, waiting: deque[Request]) -> tuple[list[Prompt], list[Result]]:
-        """The next pack of waiting prompts, and the results of those that cannot be answered. No pack while it would be
-        a small one and other rows are in progress."""
+        """The next pack of waiting prompts, and the results of those that cannot be answered. The pack is empty if it
+        would be small and other rows are active."""
         cancelled = [request for request in waiting if request.cancelled()]
         for request in cancelled:
             waiting.remove(request)
@@ -168,7 +168,7 @@ class NativeSession:
         return pack, results
 
     def _fitting(self, waiting: Iterable[Request]) -> tuple[list[Request], int]:
-        """The first waiting prompts, as many as fit into a pack, the slots and the cache, and their tokens."""
+        """The first waiting prompts that fit into a pack, the free slots and the cache, and their number of tokens."""
         selected: list[Request] = []
         tokens, pages, key = 0, len(self.pages.free), b""
         for request in waiting:
@@ -196,7 +196,7 @@ class NativeSession:
         rows, source, target = self._placed(parts, layout)
         ends = [layout.rows[i][-added[i] - 1 :] for i in range(len(parts))]
         for i, row in rows.items():
-            # Behind the prompt's last token, as in training and in transformers; times of a medium may be later.
+            # After the prompt's last token, as in training and in transformers; positions of a medium may be higher.
             row.position = int(batch.position_3T[:, layout.rows[i][-1]].amax()) + 1
         indices = (torch.from_numpy(rows).to(self.device) for rows in (source, target, np.concatenate(ends)))
         logits = self.forward.prefill(batch.to(self.device), self.cache, *indices)
@@ -231,8 +231,8 @@ class NativeSession:
     def _placed(
         self, parts: Sequence[Request], layout: Layout
     ) -> tuple[dict[int, DecodingRow], np.ndarray, np.ndarray]:
-        """A row for every prompt to be answered, by its index in `parts`, and which rows of the pack go to which rows
-        of the cache. Full pages of a common prefix are stored once; its last, partly filled page once per prompt."""
+        """A row for every prompt to be answered, by its index in `parts`, and source rows in the pack and target rows
+        in the cache. Full pages of a common prefix are stored once; its last, partly filled page once per prompt."""
         rows: dict[int, DecodingRow] = {}
         source, target = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for unit in layout.units:
@@ -252,12 +252,12 @@ class NativeSession:
         return dict(sorted(rows.items())), np.concatenate(source), np.concatenate(target)
 
     def _advance(self) -> list[Result]:
-        """One more token of every row."""
+        """Generate one more token of every row."""
         rows, logits = list(self.decoder.rows), self.decoder.step()
         states = [row.state for row in rows]
         if any(state.sampler for state in states):
             chosen = next_tokens(states, logits)
-            self.decoder.token_B[: len(rows)] = chosen  # in place of those that the step has drawn
+            self.decoder.token_B[: len(rows)] = chosen  # replaces the tokens drawn by the step
         else:
             chosen = self.decoder.token_B[: len(rows)]
         append_tokens(states, logits, chosen)

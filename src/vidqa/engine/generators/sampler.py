@@ -1,9 +1,9 @@
 """Sampling: the next token of each answer from its logits, and the scores of candidates. Shared by all generators.
 
-A draw is a function of the row's key, of the number of tokens drawn before it and of the row's logits: neither the rows
-beside it nor the order of requests change it.
+A draw is a function of the row's key, of the number of tokens drawn before and of the row's logits: neither other rows
+of the batch nor the order of requests change it.
 
-Shape letters: B answers, V tokens of the model, C chunks of the vocabulary, K tokens of a chunk.
+Shape letters: B answers, V vocabulary size, C chunks of the vocabulary, K tokens of a chunk.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from transformers import (
 
 from vidqa.planning.requests import Request, Result, Sampling, TopLogprobs
 
-CHUNK = 256  # tokens whose probabilities are summed together before one of them is looked for
+CHUNK = 256  # tokens whose probabilities are summed together before one of them is selected
 
 
 @dataclass(eq=False)
 class SequenceState:
-    """An answer in progress."""
+    """The state of an answer in progress."""
 
     request: Request
-    sampler: LogitsSampler | None  # None: the model's logits are drawn from as they are
-    temperature: float  # of the draw; behind a sampler, which divides by it, 1 or 0
+    sampler: LogitsSampler | None  # None: tokens are drawn from the model's logits directly
+    temperature: float  # of the draw; after a sampler, which divides by it, 1 or 0
     key: int  # see `draw_key`
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -60,7 +60,7 @@ class SequenceState:
             self.request.on_token(token, logprob if self.request.logprobs else math.nan)
 
     def result(self) -> Result | None:
-        """The result, once the answer is finished."""
+        """The result of a finished answer, else None."""
         request = self.request
         answer = (tuple(self.token_ids), tuple(self.logprobs), tuple(self.top_logprobs))
         if self.token_ids and self.token_ids[-1] in request.stop_ids:
@@ -71,8 +71,8 @@ class SequenceState:
 
 
 class LogitsSampler:
-    """The scores that the next token of one answer is drawn from, in transformers' order: penalties, constraint,
-    temperature, cuts."""
+    """The scores to draw the next token of one answer from, processed in transformers' order: penalties, constraint,
+    temperature, top-k and top-p."""
 
     def __init__(self, request: Request, device: torch.device) -> None:
         sampling = request.sampling
@@ -103,7 +103,7 @@ class LogitsSampler:
         return self.warpers(None, scores)
 
     def _penalised(self, answer: Sequence[int], scores: torch.Tensor) -> torch.Tensor:
-        """Presence and frequency penalties, which do not count the prompt's tokens."""
+        """Apply presence and frequency penalties, which do not count the prompt's tokens."""
         if self.counts is None:
             self.counts = torch.zeros_like(scores)
         if answer:
@@ -136,8 +136,8 @@ def next_tokens(states: Sequence[SequenceState], logits_BV: torch.Tensor) -> tor
 
 
 def append_tokens(states: Sequence[SequenceState], logits_BV: torch.Tensor, chosen_B: torch.Tensor) -> None:
-    """Add the chosen token to each answer, with the log-probabilities that its request asks for, computed in float32.
-    The one place where the host waits for a step."""
+    """Append the chosen token to each answer, with the log-probabilities that its request asks for, computed in
+    float32. Only here does the host wait for a step."""
     columns = [chosen_B[:, None].double()]
     most = max(state.request.top_logprobs for state in states)
     if any(state.request.tempered for state in states):
@@ -156,7 +156,7 @@ def append_tokens(states: Sequence[SequenceState], logits_BV: torch.Tensor, chos
 
 
 def draw_key(seed: int, name: str) -> int:
-    """The key of one answer's draws: a signed 64-bit integer, a hash of `seed` and `name`."""
+    """The random key of one answer: a signed 64-bit integer, a hash of `seed` and `name`."""
     digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
 
@@ -171,14 +171,14 @@ def uniform(key_B: torch.Tensor, count_B: torch.Tensor) -> torch.Tensor:
 
 
 def _shifted(number: torch.Tensor, bits: int) -> torch.Tensor:
-    """`number` shifted right, zeros coming in: torch's own shift of int64 copies the sign."""
+    """`number` shifted right logically: torch's own shift of int64 copies the sign."""
     return (number >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def draw(
     logits_BV: torch.Tensor, temperature_B: torch.Tensor, key_B: torch.Tensor, count_B: torch.Tensor
 ) -> torch.Tensor:
-    """The next token of each row, int64 [B], drawn from softmax(logits / temperature); the likeliest where the
+    """The next token of each row, int64 [B], drawn from softmax(logits / temperature); the most likely if the
     temperature is 0. Logits are float32; -inf is never drawn.
 
     The cumulative distribution is inverted in two steps, over chunks of the vocabulary and inside one of them; sums
@@ -194,21 +194,21 @@ def draw(
     before_B1 = upto_BC.gather(1, (chunk_B1 - 1).clamp(min=0)) * (chunk_B1 > 0)
     inside_BK = weight_BCK.gather(1, chunk_B1[..., None].expand(-1, -1, CHUNK))[:, 0]
     upto_BK = inside_BK.double().cumsum(-1)
-    # Sums of a chunk and of its parts may round differently: never behind the chunk's last token that can be drawn.
+    # Sums of a chunk and of its parts may round differently: never select beyond the chunk's last possible token.
     last_B = CHUNK - 1 - (inside_BK > 0).flip(-1).to(torch.uint8).argmax(-1)
     within_B = torch.minimum((upto_BK <= threshold_B1 - before_B1).sum(-1), last_B)
     return torch.where(greedy_B, logits_BV.argmax(-1), chunk_B1[:, 0] * CHUNK + within_B)
 
 
 def candidate_prefixes(request: Request) -> list[tuple[int, ...]]:
-    """The token ids to read behind the prompt so that all candidates can be scored: each without its last token, once
-    where several begin alike; [()] where all have one token."""
+    """The token ids to append to the prompt so that all candidates can be scored: each candidate without its last
+    token, without duplicates; [()] if all candidates have one token."""
     prefixes = dict.fromkeys(candidate[:-1] for candidate in request.candidates)
     return [prefix for prefix in prefixes if prefix] or [()]
 
 
 def score_candidates(request: Request, prefixes: Sequence[tuple[int, ...]], logits: Sequence[torch.Tensor]) -> Result:
-    """The result, from float32 logits [len(prefix) + 1, V] behind the prompt's last token and those of each prefix."""
+    """The result, from float32 logits [len(prefix) + 1, V] after the prompt's last token and those of each prefix."""
     tables = {prefix: rows.log_softmax(-1) for prefix, rows in zip(prefixes, logits, strict=True)}
     sums = []
     for candidate in request.candidates:

@@ -1,4 +1,4 @@
-"""Kernels for generation: Triton for CUDA, plain PyTorch for a CPU, with one signature each."""
+"""Kernels for generation: Triton for CUDA, plain PyTorch for a CPU, with equal signatures."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import torch
 
 
 def kernels_for(device: torch.device) -> Any:
-    """The module of the kernels of a device; Triton is imported for CUDA alone."""
+    """The kernel module of a device; Triton is imported for CUDA alone."""
     return importlib.import_module(f"vidqa.engine.kernels.{'cuda' if device.type == 'cuda' else 'plain'}")

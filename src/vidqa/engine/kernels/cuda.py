@@ -1,8 +1,8 @@
-"""Triton kernels for generation: what stands between the matrix products of a layer, and attention of one new token.
+"""Triton kernels for generation: the operations between a layer's matrix products, and attention of one new token.
 
-A decode step reads every weight and the whole cache once; everything else of it is launches. These kernels make one
-launch of what would be five to ten. Their rounding is that of transformers' own layers. `plain` has the same
-steps in plain PyTorch.
+A decode step reads every weight and the whole cache once; the rest of its time is launches. Each of these kernels is
+one launch instead of five to ten. They round like transformers' own layers. `plain` has the same
+functions in plain PyTorch.
 
 Shape letters: B rows, T tokens, D width, H query heads, K key heads, E values per head, S splits of a context.
 """
@@ -30,8 +30,8 @@ __all__ = [
     "silu_mul",
 ]
 
-SPLIT_BLOCK = 64  # keys of one step of attention; a page of the cache is a multiple of it
-SPLITS = 8  # parts of a context that attention takes at the same time
+SPLIT_BLOCK = 64  # keys of one step of attention; the page size of the cache is a multiple of it
+SPLITS = 8  # parts of a context over which attention is computed in parallel
 
 
 @triton.jit
@@ -63,7 +63,7 @@ def add_norm(
     norm: Norm,
     input_quantization: InputQuantization | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | QuantizedInput]:
-    """The sum of a residual stream and what a layer adds to it, and its root mean square norm, in 8 bits with
+    """The sum of a residual stream and a layer's output, and its root mean square norm, in 8 bits with
     `input_quantization`."""
     rows, width = hidden_TD.shape
     out, steps, static = _output(hidden_TD, width, input_quantization)
@@ -78,8 +78,8 @@ def add_norm(
 
 
 def _output(source: torch.Tensor, width: int, input_quantization: InputQuantization | None) -> tuple[torch.Tensor, ...]:
-    """(output, scales, static scale) for a kernel, which computes the scales itself where the last two are one tensor.
-    Without quantization all three are the output, and the kernel uses only the first."""
+    """Allocate (output, scales, static scale) for a kernel, which computes the scales itself if the last two are one
+    tensor. Without quantization all three are the output, and the kernel uses only the first."""
     if input_quantization is None:
         out = source.new_empty((len(source), width))
         return out, out, out
@@ -88,7 +88,7 @@ def _output(source: torch.Tensor, width: int, input_quantization: InputQuantizat
 
 
 def quantize_rows(source_TD: torch.Tensor, input_quantization: InputQuantization) -> QuantizedInput:
-    """The rows [T, D] in 8 bits."""
+    """Quantize the rows [T, D] to 8 bits."""
     return QuantizedInput(*rounded_rows(source_TD, input_quantization.static_scale))
 
 
@@ -109,8 +109,8 @@ def _silu_mul_kernel(both, out, steps, static, width, ROUND: tl.constexpr, STATI
 
 
 def silu_mul(both: torch.Tensor, input_quantization: InputQuantization | None = None) -> torch.Tensor | QuantizedInput:
-    """`silu(gate) * up` of the two halves of a row, gate first; in 8 bits with `input_quantization`,
-    for which one program has a whole row."""
+    """`silu(gate) * up` of the two halves of a row, gate first; with `input_quantization` in 8 bits, for which one
+    program processes a whole row."""
     rows, width = both.shape[0], both.shape[1] // 2
     out, steps, static = _output(both, width, input_quantization)
     block = 2048 if input_quantization is None else triton.next_power_of_2(width)
@@ -156,7 +156,7 @@ def _norm_arguments(norm: Norm | None, unused: torch.Tensor) -> tuple[torch.Tens
 
 
 def rotated(source_THE: torch.Tensor, norm: Norm | None, cos_TE: torch.Tensor, sin_TE: torch.Tensor) -> torch.Tensor:
-    """Heads after their norm, where they have one, and their rotation, in memory of their own."""
+    """Heads after their norm, if any, and rotation, in newly allocated memory."""
     tokens, heads, size = source_THE.shape
     out = torch.empty_like(source_THE, memory_format=torch.contiguous_format)
     _rope_kernel[(tokens, heads)](
@@ -206,7 +206,7 @@ def _vision_rope_kernel(
 def vision_heads(
     packed_PC: torch.Tensor, heads: int, cos_PE: torch.Tensor, sin_PE: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Query, key and value [P, H, E] of a product that holds them side by side; the first two rotated in float32."""
+    """Query, key and value [P, H, E] from a fused product; the first two rotated in float32."""
     patches, size = len(packed_PC), cos_PE.shape[1]
     out = packed_PC.new_empty((3, patches, heads, size))
     _vision_rope_kernel[(patches, 3)](
@@ -228,7 +228,7 @@ def _decode_kernel(
     blocks = tl.cdiv(tokens, BLOCK)
     per_split = tl.cdiv(blocks, SPLITS)
     begin, end = split * per_split, tl.minimum((split + 1) * per_split, blocks)
-    member = tl.arange(0, 16)  # a group of query heads, padded to what a matrix product takes
+    member = tl.arange(0, 16)  # a group of query heads, padded to the tile of a matrix product
     at = tl.arange(0, SIZE)
     q = tl.load(
         query + (row.to(tl.int64) * heads * GROUP + head * GROUP + member[:, None]) * SIZE + at[None, :],
@@ -288,16 +288,15 @@ def decode_attention(
     length_B: torch.Tensor,
     page: int,
 ) -> torch.Tensor:
-    """Attention of one token a row over `length_B` rows of a paged cache (0: an empty row, zeros): [B, H, E].
-
-    The context of a row is cut into SPLITS parts, which are computed at the same time and joined."""
+    """Attention of one token per row over `length_B` rows of a paged cache (0: an empty row, zeros): [B, H, E]. The
+    context of a row is split into SPLITS parts, which are computed in parallel and merged."""
     rows, queries, size = query_BHE.shape
     heads = key_RKE.shape[1]
     group = queries // heads
     partial = query_BHE.new_empty((rows, heads, SPLITS, group, size), dtype=torch.float32)
     log_sum = query_BHE.new_empty((rows, heads, SPLITS, group), dtype=torch.float32)
     out = torch.empty_like(query_BHE)
-    scale = size**-0.5 * 1.4426950408889634  # powers of two are what the hardware has
+    scale = size**-0.5 * 1.4426950408889634  # times log2(e), since the hardware computes powers of two
     _decode_kernel[(rows, heads, SPLITS)](
         query_BHE, key_RKE, value_RKE, table_BP, length_B, partial, log_sum, scale,
         table_BP.stride(0), heads, GROUP=group, SIZE=size, PAGE=page,

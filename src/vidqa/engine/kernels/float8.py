@@ -1,13 +1,13 @@
-"""Triton kernels for 8-bit floats: for generation rounding of rows and products of a few rows, for training a rounding
-that also turns a matrix.
+"""Triton kernels for 8-bit floats: for generation, rounding of rows and products of a few rows; for training, rounding
+with a transpose.
 
-A step of few rows takes the time in which its weights are read, and a product for many rows gives most multiprocessors
-nothing to read then. Here every program reads some rows of the weight whole and multiplies them with all rows of the
-step. Sums are in float32 and in one order.
+A step of few rows takes the time to read its weights, and a matrix product for many rows leaves most multiprocessors
+without data to read. Here every program reads some complete rows of the weight and multiplies them with all rows of the
+step. Sums are in float32 and in a fixed order.
 
 Matrix products in 8-bit floats read both factors along the dimension that they sum over. Backward sums over what
-forward keeps, so there every factor is needed the other way round: `cast` reads it once and writes it along its columns
-and, where that is asked for, along its rows.
+forward keeps, so there every factor is needed transposed: `cast` reads it once and writes it along its columns
+and, on request, along its rows.
 
 Shape letters: T rows of a step, D width, O outputs, M rows and N columns of any matrix.
 """
@@ -22,15 +22,15 @@ import triton.language as tl
 
 from vidqa.engine.torch_private import scaled_mm
 
-BLOCK = 128  # rows and columns of a tile: a line of each side is as long as what memory gives at a time
-FEW_ROWS = 128  # up to which `few_rows_product` is taken
+BLOCK = 128  # rows and columns of a tile: a line of each side is as long as one memory transaction
+FEW_ROWS = 128  # maximum number of rows of `few_rows_product`
 LARGEST: tl.constexpr = tl.constexpr(448.0)  # of E4M3
-LEAST: tl.constexpr = tl.constexpr(1e-12)  # of a row that is all zero
+LEAST: tl.constexpr = tl.constexpr(1e-12)  # minimum of a row's largest value, for all-zero rows
 
 
 class Tiling(NamedTuple):
-    """Rows of the weight and numbers of a row that a program holds at one time, its warps, and loads that are under
-    way. Fewer than 16 rows of the weight are multiplied without tensor cores, with one row alone."""
+    """The tiling of a product: rows of the weight and elements of a row per program and iteration, warps, and pipeline
+    stages. Fewer than 16 rows of the weight are multiplied without tensor cores, for one input row."""
 
     outputs: int
     width: int
@@ -38,7 +38,7 @@ class Tiling(NamedTuple):
     stages: int
 
 
-# The fastest on an H100, of those that benchmarks/quantize.py measures; for one product of 64 rows another is by 4 %.
+# The fastest on an H100 in benchmarks/quantize.py; for one product of 64 rows another is 4 % faster.
 ONE_ROW, SEVERAL_ROWS = Tiling(8, 512, 4, 4), Tiling(64, 256, 4, 4)
 
 
@@ -60,8 +60,8 @@ def _round_kernel(source, codes, steps, static, width, source_row, STATIC: tl.co
 
 
 def rounded_rows(source_TD: torch.Tensor, static: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes [T, D] and steps float32 [T, 1] whose product is the source, rounded; `static` is the step of all rows,
-    else a row's largest number decides."""
+    """Round rows to codes [T, D] and steps float32 [T, 1], whose product approximates the source; `static` is the step
+    of all rows, else each row's largest value determines its step."""
     source_TD = source_TD if source_TD.stride(1) == 1 else source_TD.contiguous()
     rows, width = source_TD.shape
     codes, steps = rounded_like(source_TD, width)
@@ -74,7 +74,7 @@ def rounded_rows(source_TD: torch.Tensor, static: torch.Tensor | None) -> tuple[
 
 
 def rounded_like(source: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Memory for codes [T, D] and steps [T, 1] of as many rows as the source has."""
+    """Allocate codes [T, D] and steps [T, 1] for as many rows as the source has."""
     codes = source.new_empty((len(source), width), dtype=torch.float8_e4m3fn)
     return codes, source.new_empty((len(source), 1), dtype=torch.float32)
 

@@ -3,7 +3,7 @@ to 64, and the dequantized weight for more (a pack of prompts).
 
 A weight is (code - 8) times the scale of its group of inputs. All three read one memory layout, that of PyTorch's
 product (`aten._convert_weight_to_int4pack`): int32 words [O/8, D/32J, 32, J], where J = 4, 2 or 1 is PyTorch's
-innerKTiles / 2. A block holds 8 outputs x 32 J inputs. In it an output has the words (t, j) with t < 4, and the code at
+innerKTiles / 2. A block is 8 outputs x 32 J inputs. In it an output has the words (t, j) with t < 4, and the code at
 bit 4p of word (t, j) is that of input
 
     32 j + 8 (p % 4) + 2 t + p // 4    of the block's 32 J inputs.
@@ -30,8 +30,8 @@ OUTPUT_TILES = (32, 16)  # outputs of one program, the largest that divides O
 
 
 def pack_int4(packed: torch.Tensor) -> torch.Tensor:
-    """From the layout of compressed-tensors' files, int32 [O, D/8] with the first code in the lowest bits, to that of
-    the kernels, int32 [O/8, D/32J, 32, J]. O must be a multiple of 8, D of 32."""
+    """Convert the layout of compressed-tensors' files, int32 [O, D/8] with the first code in the lowest bits, to that
+    of the kernels, int32 [O/8, D/32J, 32, J]. O must be a multiple of 8, D of 32."""
     shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
     codes = ((packed[:, :, None] >> shifts) & 15).flatten(1).to(torch.uint8)
     tiles = next(count for count in (8, 4, 2) if codes.shape[1] % (16 * count) == 0)
@@ -40,14 +40,14 @@ def pack_int4(packed: torch.Tensor) -> torch.Tensor:
 
 @triton.jit
 def _above_one(words, PLACE: tl.constexpr):
-    """1 + code / u for the code at PLACE of each word, float32; u is 2048 for even places, 128 for odd ones."""
+    """Compute 1 + code / u for the code at PLACE of each word, float32; u is 2048 for even places, 128 for odd ones."""
     moved = words << (12 - 8 * (PLACE // 2)) if PLACE < 4 else words >> (8 * (PLACE // 2) - 12)
     return ((moved & (15 << (12 + 4 * (PLACE % 2)))) | 0x3F800000).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _word_at(output, word, words, J: tl.constexpr):
-    """Offset of a word of an output; `words` are D/8."""
+    """The offset of a word of an output; `words` is D/8."""
     block = (output // 8).to(tl.int64) * (8 * words) + word // (4 * J) * (32 * J)
     return block + output % 8 * (4 * J) + word % (4 * J)
 
@@ -57,8 +57,8 @@ def _few_rows_kernel(
     hidden, packed, scale_zero, out, rows, words, outputs, group,
     J: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    """`out` [T, O] of one tile of outputs. `hidden` is [T, 8, D/8], reordered so that the inputs that belong to one
-    place of all words are contiguous; `group` is inputs per scale."""
+    """Compute one tile of outputs of `out` [T, O]. `hidden` is [T, 8, D/8], reordered so that the inputs of one place
+    of all words are contiguous; `group` is the number of inputs per scale."""
     output, inner = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS), tl.arange(0, WORDS)
     row = tl.arange(0, ROWS)
     packed_at = packed + _word_at(output[:, None], inner[None, :], words, J)
@@ -79,8 +79,8 @@ def _few_rows_kernel(
 
 
 def int4_product(hidden_TD: torch.Tensor, packed: torch.Tensor, scale_zero_GO2: torch.Tensor) -> torch.Tensor:
-    """The product [T, O], in the precision of the inputs, with weights from `pack_int4`. `scale_zero_GO2` holds the
-    scale of each group and, because PyTorch's product takes one, a zero point of 0."""
+    """The product [T, O], in the precision of the inputs, with weights from `pack_int4`. `scale_zero_GO2` has the scale
+    of each group and a zero point of 0, which PyTorch's product requires."""
     rows, width = hidden_TD.shape
     groups, outputs, _ = scale_zero_GO2.shape
     words, j = width // 8, packed.shape[3]

@@ -44,7 +44,7 @@ def float8_product(
 
 
 def pack_int4(packed: torch.Tensor) -> torch.Tensor:
-    """Codes int32 [O, D/8] stay as files hold them: eight in a word, the first in its lowest bits."""
+    """Codes int32 [O, D/8] in the layout of the files: eight in a word, the first in its lowest bits."""
     return packed
 
 
@@ -53,7 +53,7 @@ def int4_product(hidden_TD: torch.Tensor, packed: torch.Tensor, scale_zero_GO2: 
 
 
 def dequantize_int4(packed: torch.Tensor, scale_zero_GO2: torch.Tensor) -> torch.Tensor:
-    """The weight [O, D]: (code - 8) times the scale of its group, which stands beside a zero."""
+    """The weight [O, D]: (code - 8) times the scale of its group, which is stored with a zero point."""
     shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=packed.device)
     codes = ((packed[:, :, None] >> shifts) & 15).flatten(1) - 8
     scale_OG = scale_zero_GO2[:, :, 0].t()

@@ -1,1 +1,1 @@
-"""A model folder becomes a sharded model: what trains, FSDP, and weights read from safetensors."""
+"""Loading of a model folder as a sharded model: trainable parameters, FSDP, and weights from safetensors."""

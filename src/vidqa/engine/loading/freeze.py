@@ -1,4 +1,4 @@
-"""Sets which parameters train, by patterns and by LoRA through PEFT; translates the names of PEFT's parameters; counts
+"""Selection of trainable parameters by patterns and by LoRA through PEFT; names of PEFT's parameters; counts of
 trainable parameters."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _add_lora(model: nn.Module, lora: Any) -> None:
         inject_adapter_in_model(lora_config(lora), model, ADAPTER, low_cpu_mem_usage=True)
     except ValueError as missing:
         raise ENGINE_NOTHING_TRAINS.error("policy.lora.target_modules", str(missing)) from missing
-    # requires_grad is PEFT's from here on: False for the base, True for adapters and for the copies in modules_to_save.
+    # From here on PEFT sets requires_grad: False for the base, True for adapters and for copies in modules_to_save.
 
 
 def is_adapter(name: str) -> bool:
@@ -64,26 +64,26 @@ def is_adapter(name: str) -> bool:
 
 
 def is_added(name: str) -> bool:
-    """Whether a parameter of this name belongs in an adapter folder: a LoRA matrix, or of a module in modules_to_save,
-    PEFT's copy that trains in full."""
+    """Whether a parameter of this name belongs in an adapter folder: a LoRA matrix, or the trained copy of a module in
+    modules_to_save."""
     return is_adapter(name) or ".modules_to_save." in name
 
 
 def base_module(module: Any) -> nn.Module:
-    """The module with the base model's weights: `module`, or the one inside PEFT's wrapper for LoRA or for
+    """The module with the base model's weights: `module`, or the module inside PEFT's wrapper for LoRA or for
     modules_to_save."""
     return getattr(module, "base_layer", None) or getattr(module, "original_module", module)
 
 
 def base_name(name: str) -> str:
-    """The name of a parameter in the base model's safetensors, without the parts that PEFT's wrappers add."""
+    """The name of a parameter in the base model's safetensors, without the prefixes and suffixes of PEFT's wrappers."""
     name = name.replace(".base_layer.", ".").replace(".original_module.", ".")
     return name.replace(f".modules_to_save.{ADAPTER}.", ".")
 
 
 def trainable_table(model: nn.Module) -> list[dict[str, Any]]:
-    """The numbers of parameters and of trainable ones for each part of the model, for `run.json` and the log. A sharded
-    parameter counts in whole, weights of quantized layers as many as before quantizing."""
+    """The numbers of all and of trainable parameters for each part of the model, for `run.json` and the log. A sharded
+    parameter counts in whole, weights of quantized layers by their number before quantization."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for name, parameter in model.named_parameters():
         row = counts[_part(name)]
@@ -95,7 +95,7 @@ def trainable_table(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def _part(name: str) -> str:
-    """A parameter's part of the model: its name up to the number of the layer."""
+    """A parameter's part of the model: its name up to the layer index."""
     part = re.sub(r"\.\d+\..*", "", name.removeprefix("model."))
     part = re.sub(r"\.(weight|bias)$", "", part)
     return f"{part} (LoRA)" if is_adapter(name) else part

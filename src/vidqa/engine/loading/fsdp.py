@@ -1,9 +1,9 @@
-"""When FSDP's units reshard: free the weights that they gathered.
+"""Resharding of FSDP units: the time at which they free gathered weights.
 
-Gathering a layer for every forward and every backward keeps memory small. Where there is room, weights stay gathered
-until the last backward of an optimizer step, before which they do not change: then each layer is gathered once a step,
-and the root, whose communication nothing hides, sums its gradients over the ranks once a step. Where nothing is
-sharded, every unit does: a rank has room for whole gradients, and each sum would cost copies of them all.
+Gathering a layer for every forward and every backward keeps memory small. If there is room, weights stay gathered
+until the last backward of an optimizer step, as they do not change before: then each layer is gathered once per step,
+and the root, whose communication does not overlap, sums its gradients over the ranks once per step. If nothing is
+sharded, every unit does so: a rank has room for whole gradients, and each sum would cost copies of all of them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from vidqa.planning.budget.memory import Reshard
 
 
 class OneRankSum:
-    """A reduce-scatter over one rank: the output buffer is the input buffer. FSDP would copy gradients into memory of
-    its own stream, so that as many bytes as all gradients take lie idle while activations need them.
+    """A reduce-scatter over one rank: the output buffer is the input buffer. FSDP would copy gradients into buffers of
+    its own stream, which take the memory of all gradients while activations need it.
 
     FSDP2 calls `allocate` twice for each unit, for the input and then for the output. It must neither add the output to
-    an earlier one nor change its precision: the memory is used again without waiting for its stream.
+    an earlier one nor change its precision: the memory is reused without waiting for its stream.
     """
 
     def __init__(self) -> None:
@@ -39,18 +39,18 @@ class OneRankSum:
         return summed
 
     def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, *_: Any, **__: Any) -> None:
-        """The sum over one rank is its input."""
+        """Do nothing: the sum over one rank is its input."""
         assert output_tensor.data_ptr() == input_tensor.data_ptr(), "FSDP sums into other memory than it asked for"
 
 
 class Resharding:
-    """Tells a sharded model whose gathered weights are freed after forward, as its memory policy says, and which units
-    sum their gradients over the ranks once a step: all if `sums_once`, in the precision that they have, else the root
-    where its weights stay. `alone` says that there is one rank."""
+    """Controls, by the memory policy, after which passes a sharded model frees gathered weights, and which units sum
+    their gradients over the ranks once per step: all if `sums_once`, in the gradients' precision, else the root if its
+    weights stay gathered. `alone` means that there is one rank."""
 
     def __init__(self, model: Any, policy: Reshard, *, sums_once: bool = False, alone: bool = False) -> None:
         self.model, self.policy = model, policy
-        self._units = _units(model)  # found once: a walk over all modules takes milliseconds
+        self._units = _units(model)  # computed once: a walk over all modules takes milliseconds
         self._waiting = self._units if sums_once else [model] if policy == "never" else []
         if sums_once and alone:
             for unit in self._units:
@@ -62,7 +62,7 @@ class Resharding:
         self.model.set_reshard_after_forward(self.policy == "always", recurse=False)
 
     def begin(self, *, more_to_come: bool) -> None:
-        """Before a micro-step; `more_to_come` says that it is not the last of its optimizer step."""
+        """Prepare a micro-step; `more_to_come` is False for the last one of an optimizer step."""
         if self.policy == "never":
             for unit in self._units:
                 unit.set_reshard_after_backward(not more_to_come, recurse=False)
@@ -71,8 +71,8 @@ class Resharding:
 
     @contextmanager
     def everything(self) -> Iterator[None]:
-        """Inside the block every rank holds the whole model in compute precision, so that each can generate on its own
-        without meeting the others at every layer."""
+        """Gather the whole model in compute precision on every rank inside the block, so that each can generate on its
+        own without communication in every layer."""
         self.model.set_reshard_after_forward(False)
         for unit in _units(self.model):
             unit.unshard()
@@ -84,7 +84,7 @@ class Resharding:
 
 
 def reshard(model: Any) -> None:
-    """Free whatever is gathered; each rank has its own rows again, as the optimizer knows them."""
+    """Free all gathered weights; each rank has its own rows again, as the optimizer expects."""
     for unit in _units(model):
         unit.reshard()
 

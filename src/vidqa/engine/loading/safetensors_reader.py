@@ -1,9 +1,9 @@
-"""Weights on disk: rows of safetensors files read by several threads, straight to where they belong.
+"""Reading of weights: several threads read rows of safetensors files directly into their target tensors.
 
-A model of 17.5 GB comes in as fast as the disk or the page cache gives it: every thread reads the next piece of a file
-in one system call into memory of its own (pinned for a GPU), which leaves for the device while it reads another. What
-is stored in another precision is converted there, not on the CPU. PyTorch's HuggingFaceStorageReader reads in one
-thread and converts on the CPU; into the memory of a CPU it is as fast (half a gigabyte: 2.7 s, here 2.1 to 2.4 s).
+A model of 17.5 GB is read at the speed of the disk or the page cache: every thread reads the next piece of a file
+in one system call into a buffer of its own (pinned for a GPU), which is copied to the device while it reads another.
+Another precision is converted on the device, not on the CPU. PyTorch's HuggingFaceStorageReader reads in one
+thread and converts on the CPU; into host memory it is as fast (half a gigabyte: 2.7 s, here 2.1 to 2.4 s).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vidqa.families import family_of
 from vidqa.families.problems import MODEL_BROKEN
 from vidqa.families.weights import read_header, weight_files
 
-THREADS = 8  # of a rank, where there are as many cores
+THREADS = 8  # of a rank, if it has as many cores
 PIECE_BYTES = 32 * 1024**2
 TYPES = {
     **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
@@ -35,7 +35,7 @@ TYPES = {
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a safetensors file: `name` is the one that it has there, `begin` its first byte."""
+    """A tensor in a safetensors file: `name` is its name in the file, `begin` its byte offset."""
 
     name: str
     path: Path
@@ -46,7 +46,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class RowRead:
-    """Rows of a stored tensor, from `first` on: as many as `into` has, a contiguous tensor on any device."""
+    """A read of rows of a stored tensor, starting at row `first`, into the contiguous tensor `into` on any device."""
 
     stored: StoredTensor
     first: int
@@ -64,7 +64,7 @@ class _Piece:
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Every tensor of a model folder by name. Raises MODEL_BROKEN."""
+    """All tensors of a model folder by name. Raises MODEL_BROKEN."""
     files = weight_files(folder)
     if not files:
         raise MODEL_BROKEN.error(folder, "the folder has no weights in safetensors files")
@@ -72,7 +72,7 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def model_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Every tensor of a model folder by its parameter's name. Raises as `stored_tensors` and `family_of` do."""
+    """All tensors of a model folder by parameter name. Raises as `stored_tensors` and `family_of` do."""
     parameter_name = family_of(folder).parameter_name
     return {parameter_name(name): stored for name, stored in stored_tensors(folder).items()}
 
@@ -99,7 +99,7 @@ def _tensors(path: Path) -> dict[str, StoredTensor]:
 
 
 def read_rows(reads: Sequence[RowRead]) -> None:
-    """Fill every `into`. Raises MODEL_BROKEN for a file that ends early."""
+    """Fill all `into` tensors. Raises MODEL_BROKEN for a file that ends early."""
     pieces: SimpleQueue[_Piece | None] = SimpleQueue()
     for piece in sorted((p for read in reads for p in _pieces(read)), key=lambda p: (p.path, p.offset)):
         pieces.put(piece)
@@ -122,7 +122,7 @@ def _pieces(read: RowRead) -> list[_Piece]:
 
 
 def _read_pieces(pieces: SimpleQueue[_Piece | None]) -> None:
-    """One thread: piece after piece; with a GPU through two buffers, one is read into while the other leaves."""
+    """Read pieces in one thread; for a GPU with two buffers: one is filled while the other is copied."""
     with ExitStack() as stack:
         handles: dict[Path, int] = {}
         buffers: list[_Buffer] = []
@@ -140,7 +140,7 @@ def _read_pieces(pieces: SimpleQueue[_Piece | None]) -> None:
 
 
 class _Buffer:
-    """Host memory that a piece passes through."""
+    """A host buffer for pieces."""
 
     def __init__(self, device: torch.device) -> None:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None

@@ -1,4 +1,4 @@
-"""Parts that the forward of every family is made of: attention, adapters, 8-bit floats, activation checkpointing."""
+"""Building blocks of every family's forward pass: attention, adapters, 8-bit floats, activation checkpointing."""
 
 import torch
 

@@ -1,8 +1,8 @@
-"""Attention whose query, key and value are recomputed in backward: its input and its output alone are kept.
+"""Attention whose query, key and value are recomputed in backward: only its input and its output are saved.
 
-The projections before attention are an eighth of a layer's work and a quarter of what it keeps; attention itself is
-expensive to recompute in long samples, and its output is kept for what follows anyway. So backward makes query, key and
-value again and gives them to attention's own backward, which needs nothing else but the sums that forward kept.
+The projections before attention are an eighth of a layer's work and a quarter of its activations; attention itself is
+expensive to recompute in long samples, and its output is saved for later layers anyway. So backward recomputes query,
+key and value for attention's own backward, which besides needs only the log-sum-exp of forward.
 
 Shape letters: T tokens (or patches) of a pack, D width.
 """
@@ -22,17 +22,17 @@ from vidqa.engine.torch_private import TreeSpec, tree_flatten, tree_unflatten
 
 
 class _Call(NamedTuple):
-    """The arguments of a call that are no trained tensors."""
+    """The arguments of a call that are not trained tensors."""
 
     before: Callable[..., tuple[torch.Tensor, ...]]  # (hidden, cos, sin, weights) -> query, key, value
     segments: Segments
     suffixes: Suffixes | None
     causal: bool
     tree: TreeSpec  # of the weights
-    others: tuple[Any, ...]  # leaves of it that are no tensors; None where there is one
+    others: tuple[Any, ...]  # its leaves that are not tensors; None in place of a tensor
 
     def parts(self, hidden_TD: torch.Tensor, turns: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]) -> Any:
-        """Query, key and value."""
+        """Compute query, key and value."""
         tensors = iter(weights)
         leaves = [next(tensors) if leaf is None else leaf[0] for leaf in self.others]
         return self.before(hidden_TD, *turns, tree_unflatten(leaves, self.tree))
@@ -52,8 +52,8 @@ def attend_again(
     *,
     causal: bool,
 ) -> torch.Tensor:
-    """`attend(*before(hidden, *turns, weights), ...)`, keeping less. `weights` is a named tuple of what `before` reads,
-    nested as it may be. Where cuDNN does not take the call, backward recomputes attention, too."""
+    """`attend(*before(hidden, *turns, weights), ...)` with fewer saved activations. `weights` is a named tuple of the
+    inputs of `before`, nested at any depth. If cuDNN cannot compute the call, backward recomputes attention, too."""
     if not torch.is_grad_enabled():
         query, key, value = before(hidden_TD, *turns, weights)
         return attend(query, key, value, segments, suffixes, causal=causal)
@@ -71,7 +71,7 @@ class _Again(torch.autograd.Function):
         call, hidden_TD, cos, sin, *weights = inputs
         ctx.call, ctx.others = call, []
         ctx.random, ctx.devices = torch.get_rng_state(), get_device_states(hidden_TD)
-        with torch.enable_grad():  # the graph that backward will use: the compiler makes one and not two
+        with torch.enable_grad():  # the same graph as in backward, so that the compiler makes only one
             parts = call.parts(_leaf(hidden_TD, ctx.needs_input_grad[1]), (cos, sin), weights)
         log_sums: list[torch.Tensor] = []
         if takes_cudnn(parts, call.segments, call.suffixes, call.causal):
@@ -112,7 +112,7 @@ def _leaf(hidden_TD: torch.Tensor, learns: bool) -> torch.Tensor:
 
 @contextmanager
 def _randomness(ctx: Any) -> Iterator[None]:
-    """Inside the block dropout draws what it drew in forward."""
+    """Restore the random state of forward inside the block, so that dropout draws the same mask."""
     devices, states = ctx.devices
     with torch.random.fork_rng(devices):
         torch.set_rng_state(ctx.random)

@@ -1,17 +1,17 @@
-"""Matrix products of layers in 8-bit floats while they train. Weights, gradients, optimizer and all that is saved stay
-as they are.
+"""Matrix products of layers in 8-bit floats during training. Weights, gradients, optimizer and saved files keep their
+precision.
 
-A factor is multiplied by a scale that brings its largest number to the largest that 8 bits hold, and rounded; what
-comes of two factors is divided by both scales. With "tensorwise" a scale is one number for all of a factor, and layers
+A factor is multiplied by a scale that maps its largest value to the largest value of the 8-bit format, and rounded; the
+product of two factors is divided by both scales. With "tensorwise" a factor has one scale, and layers
 that share an input are one product with one scale for their weights and one for their gradients; with "rowwise" every
-row that is summed over has its own. Inputs and weights are E4M3, gradients E5M2 (E4M3 where rows have scales: no kernel
-takes another).
+row that is summed over has its own. Inputs and weights are E4M3, gradients E5M2 (E4M3 if rows have scales: no kernel
+supports another format).
 
-What this gains goes away again in reading and writing, so that the rest is arranged around bytes. Kernels sum over what
-lies side by side in memory, and backward sums over rows, so every factor is needed the other way round, too: one kernel
-writes both ways where both are needed. The largest number is that of rows first, which the compiler makes a part of
-the norm or activation that made them. Scales of forward are kept for backward, numbers in 8 bits are not. Kernels sum
-over a multiple of 16 numbers alone: where these are tokens or patches, zeros follow.
+Memory traffic can consume the gain, so that the rest is designed to save it. Kernels sum over dimensions that
+are contiguous in memory, and backward sums over rows, so every factor is needed transposed, too: one kernel
+writes both orders if both are needed. The largest value is computed by rows first, which the compiler fuses into
+the norm or activation before. Scales of forward are saved for backward, 8-bit values are not. Kernels sum only
+over a multiple of 16 elements: tokens or patches are padded with zeros.
 
 Shape letters: T tokens of a pack, D width, O outputs, M rows and N columns of any matrix.
 """
@@ -27,14 +27,14 @@ from torch import nn
 
 from vidqa.engine.torch_private import scaled_mm
 
-FLOAT8 = "float8"  # the attribute of a linear layer that says how its factors are scaled while it trains
+FLOAT8 = "float8"  # the attribute of a linear layer with the granularity of its scales in training
 NARROW, WIDE = torch.float8_e4m3fn, torch.float8_e5m2  # more digits; more range
-LEAST = 1e-12  # of a factor that is all zero
-SUMMED = 16  # numbers that a kernel sums over, or a multiple of them
+LEAST = 1e-12  # minimum of a factor's largest value, for all-zero factors
+SUMMED = 16  # kernels sum over a multiple of this number of elements
 
 
 def use_float8(layers: Iterable[nn.Module], granularity: str) -> None:
-    """Let the linear layers in those of `layers` that learn multiply in fp8 while they train; "rowwise" or
+    """Let the linear layers in those of `layers` that train multiply in fp8 during training; "rowwise" or
     "tensorwise"."""
     for layer in layers:
         if not any(parameter.requires_grad for parameter in layer.parameters()):
@@ -45,7 +45,7 @@ def use_float8(layers: Iterable[nn.Module], granularity: str) -> None:
 
 
 def products(hidden_TD: torch.Tensor, weights: Sequence[torch.Tensor], granularity: str) -> tuple[torch.Tensor, ...]:
-    """The products with weights [O, D] of layers that share an input, multiplied in fp8: [T, O]. D and O are multiples
+    """The products [T, O], multiplied in fp8, with weights [O, D] of layers that share an input. D and O are multiples
     of 16."""
     if hidden_TD.shape[0] == 0:  # a rank's pack without a sample
         return tuple(F.linear(hidden_TD, weight) for weight in weights)
@@ -94,13 +94,13 @@ class _ByRows(torch.autograd.Function):
 
 
 def _product_by_rows(left_MN: torch.Tensor, right_ON: torch.Tensor) -> torch.Tensor:
-    """`left right'` with a scale for each row of both: [M, O]."""
+    """Compute `left right'` with a scale for each row of both: [M, O]."""
     scales = [_bounded(factor.abs().amax(1, keepdim=True), NARROW) for factor in (left_MN, right_ON)]
     left, right = (
         _rounded(factor, scale, NARROW).contiguous() for factor, scale in zip((left_MN, right_ON), scales, strict=True)
     )
-    # No kernel of CUDA gives more than bfloat16 here. A `to` only where it does something: with one that does nothing
-    # at the end of an autograd function, torch 2.11 compiles gradients that are zero.
+    # CUDA kernels give at most bfloat16 here. `to` only if it changes the dtype: with one that does nothing at the end
+    # of an autograd function, torch 2.11 compiles gradients that are zero.
     product_MO = _multiplied(left, right, scales[0], scales[1].t(), torch.bfloat16)
     return product_MO if product_MO.dtype == left_MN.dtype else product_MO.to(left_MN.dtype)
 
@@ -111,7 +111,7 @@ def _filled(length: int) -> int:
 
 
 def _scale(parts: Iterable[torch.Tensor], kind: torch.dtype) -> torch.Tensor:
-    """One for all numbers of all parts."""
+    """One scale for all values of all parts."""
     return _bounded(torch.stack([part.abs().amax(1).amax() for part in parts]).amax(), kind)
 
 
@@ -126,22 +126,22 @@ def _rounded(factor: torch.Tensor, scale: torch.Tensor, kind: torch.dtype) -> to
 def _multiplied(
     left_MN: torch.Tensor, right_ON: torch.Tensor, scale: torch.Tensor, other: torch.Tensor, kind: torch.dtype
 ) -> torch.Tensor:
-    """`left right'` without the scales of its factors: [M, O]."""
+    """Compute `left right'` divided by the scales of its factors: [M, O]."""
     return scaled_mm(
         left_MN,
         right_ON.t(),
         scale_a=scale.reciprocal(),
         scale_b=other.reciprocal(),
         out_dtype=kind,
-        use_fast_accum=True,  # sums of more digits change gradients by less than 8 bits show, for 3 % of a layer
+        use_fast_accum=True,  # more exact sums change gradients by less than the 8-bit rounding, for 3 % of a layer
     )
 
 
 @torch.library.custom_op("vidqa::turned", mutates_args=())
 def turned(parts: list[torch.Tensor], scale: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """Matrices [M, N] one below the other, rounded to E4M3 and turned: [N, M of all], and zeros up to a multiple of
-    SUMMED. `after` is not read: what needs a gradient is made in backward, where the compiler would else have forward
-    make it and keep it."""
+    """Stack matrices [M, N], rounded to E4M3 and transposed: [N, sum of M], zero-padded to a multiple of SUMMED.
+    `after` is not read: the dependency on a gradient keeps this in backward, whereas the compiler would otherwise
+    compute it in forward and save the result."""
     heights = [len(part) for part in parts]
     heights[-1] += -sum(heights) % SUMMED
     columns_NM = parts[0].new_empty((parts[0].shape[1], sum(heights)), dtype=NARROW)
@@ -152,14 +152,14 @@ def turned(parts: list[torch.Tensor], scale: torch.Tensor, after: torch.Tensor) 
 
 @turned.register_fake
 def _(parts: list[torch.Tensor], scale: torch.Tensor, after: torch.Tensor) -> Any:
-    # Not `len`, which makes a number of a length that is any: each new one would be compiled again.
+    # Not `len`, which makes a dynamic length a constant: each new one would be compiled again.
     return parts[0].new_empty((parts[0].shape[1], _filled(sum(part.shape[0] for part in parts))), dtype=NARROW)
 
 
 @torch.library.custom_op("vidqa::both_ways", mutates_args=())
 def both_ways(parts: list[torch.Tensor], scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Matrices [M, N] side by side, rounded to E5M2: [M, N of all], and turned: [N of all, M], where zeros follow up
-    to a multiple of SUMMED."""
+    """Concatenate matrices [M, N], rounded to E5M2: [M, sum of N], and transposed: [sum of N, M], zero-padded to a
+    multiple of SUMMED."""
     widths = [part.shape[1] for part in parts]
     rows_MN = parts[0].new_empty((len(parts[0]), sum(widths)), dtype=WIDE)
     columns_NM = parts[0].new_empty((sum(widths), _filled(len(parts[0]))), dtype=WIDE)

@@ -1,14 +1,14 @@
-"""Projections with their LoRA adapters, norms and rotations of every family's layers, as plain functions of tensors.
+"""Projections with LoRA adapters, norms and rotations for all families, as plain functions of tensors.
 
-Weights are arguments and not modules, so that torch.compile makes one graph of a function for all layers.
+Weights are arguments, not modules, so that torch.compile makes one graph of a function for all layers.
 
-A layer and its adapter are one matrix product. What adapters give has the size of a layer's output. Written by a
-product of its own it is read again to be added, and in backward every gradient is read once for the layer and once for
-its adapter. Here the input is made longer by what the adapters bring down, and the weight by their other matrix:
-[x, x down'] [W, up]'. That is the same sum, whose parts are added before they are rounded. A step without dropout is
-2 % faster for it.
+A layer and its adapter are one matrix product. The output of an adapter has the size of a layer's output. Computed by
+a separate product it is read again to be added, and in backward every gradient is read once for the layer and once for
+its adapter. Here the input is extended by the product with the adapters' down matrix, and the weight by the up matrix:
+[x, x down'] [W, up]'. That is the same sum, with parts added before rounding. A step without dropout is
+2 % faster.
 
-Shape letters: T tokens (or patches) of a pack, D width, O width of an output, R width that the input is made longer by,
+Shape letters: T tokens (or patches) of a pack, D width, O width of an output, R width by which the input is extended,
 H heads, E values per head.
 """
 
@@ -27,8 +27,8 @@ from vidqa.engine.model.float8 import FLOAT8, products
 from vidqa.engine.model.quantized_base import Parts, dense
 from vidqa.engine.torch_private import addmm_activation
 
-# Numbers that a matrix product takes at a time: R is a multiple of it. And R is more than the sum of ranks, so that a
-# compiler finds it cheaper to keep weights, which are there anyway, than what is made of them.
+# R is a multiple of this tile of matrix products, and more than the sum of ranks, so that a compiler finds it cheaper
+# to save weights, which exist anyway, than the matrices computed from them.
 AT_A_TIME = 64
 
 
@@ -42,12 +42,12 @@ class Adapter(NamedTuple):
 
 
 class Projection(NamedTuple):
-    """The weights of one linear layer; of a quantized one, the parts of its weight."""
+    """The weights of one linear layer; for a quantized layer, the parts of its weight."""
 
-    weight: Any  # torch.Tensor, or Parts where it is quantized
+    weight: Any  # torch.Tensor, or Parts if it is quantized
     bias: torch.Tensor | None
     adapter: Adapter | None
-    float8: str | None = None  # how its factors are scaled where it multiplies in 8-bit floats
+    float8: str | None = None  # granularity of the scales if it multiplies in 8-bit floats
 
 
 class Norm(NamedTuple):
@@ -61,11 +61,11 @@ def is_plain(layer: Projection) -> bool:
     return layer.adapter is None and layer.float8 is None and layer.bias is not None
 
 
-# torch.compile leaves it whole: GELU in the product before it saves a frozen tower writing and reading its widest
+# Opaque to torch.compile: GELU in the epilogue of the product saves a frozen tower writing and reading its widest
 # tensor, half a percent of a step with LoRA.
 @torch.library.custom_op("vidqa::linear_gelu", mutates_args=())
 def linear_gelu(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """GELU (its tanh form) of a linear layer's output, for CUDA; nothing is kept for backward."""
+    """GELU (tanh approximation) of a linear layer's output, for CUDA; saves nothing for backward."""
     return addmm_activation(bias, hidden, weight.t(), use_gelu=True)
 
 
@@ -75,13 +75,13 @@ def _(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
 
 
 def active(module: Any) -> Any:
-    """The module that computes: PEFT's wrapper of a copy that trains in full gives that copy."""
+    """The module that computes: for PEFT's wrapper of a copy that trains in full, that copy."""
     chosen = getattr(module, "modules_to_save", None)
     return module if chosen is None else chosen[module.active_adapter]
 
 
 def projection(module: Any) -> Projection:
-    """The weights of a linear layer, with or without a LoRA adapter on it, as they are now (FSDP swaps them)."""
+    """The current weights of a linear layer, with or without a LoRA adapter (FSDP swaps them)."""
     module = active(module)
     base = getattr(module, "base_layer", module)
     if base is module:
@@ -96,14 +96,14 @@ def projection(module: Any) -> Projection:
 
 @cache
 def _scale(value: float, device: torch.device) -> torch.Tensor:
-    """A number for compiled functions: as a tensor, since one graph for each value has kernels of its own, and those of
-    GRPO's reference (scale 0) would take the place of the policy's."""
+    """A number as a tensor for compiled functions: each constant would get a graph with kernels of its own, and those
+    of GRPO's reference (scale 0) would replace the policy's."""
     with torch.inference_mode(False):
         return torch.tensor(value, dtype=torch.float32, device=device)
 
 
 def flattened(kernel: Projection) -> Projection:
-    """A convolution whose stride is its kernel as the linear layer that it is: matrices with one column a value."""
+    """A convolution with equal stride and kernel as a linear layer: its matrices flattened to two dimensions."""
     adapter = kernel.adapter
     if adapter is not None:
         adapter = adapter._replace(down=adapter.down.flatten(1), up=adapter.up.flatten(1))
@@ -117,8 +117,8 @@ def norm(module: Any) -> Norm:
 
 
 def project(hidden_TD: torch.Tensor, *layers: Projection, plainly: bool = False) -> tuple[torch.Tensor, ...]:
-    """The outputs of linear layers that share an input; without dropout their adapters read it once for all. `plainly`
-    makes an adapter two products of their own, which torch.compile recomputes where it is told to."""
+    """The outputs of linear layers that share an input; without dropout their adapters read it once for all. With
+    `plainly` an adapter is two separate products, which torch.compile can recompute."""
     if (how := layers[0].float8) is not None:
         products_TO = products(hidden_TD, [layer.weight for layer in layers], how)
         return tuple(_biased(output, layer.bias) for output, layer in zip(products_TO, layers, strict=True))
@@ -135,7 +135,7 @@ def project(hidden_TD: torch.Tensor, *layers: Projection, plainly: bool = False)
 
 
 def _with_adapter(layer: Projection, hidden_TD: torch.Tensor) -> Projection:
-    """A quantized layer without an adapter gets one of rank 0: its product then keeps no dequantized weight."""
+    """Give a quantized layer without an adapter one of rank 0: its product then saves no dequantized weight."""
     if layer.adapter is not None or not isinstance(layer.weight, tuple):
         return layer
     down, up = hidden_TD.new_empty(0, hidden_TD.shape[1]), hidden_TD.new_empty(layer.weight[0].shape[0], 0)
@@ -157,8 +157,8 @@ def _biased(product_TD: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor
 
 @torch.library.custom_op("vidqa::own", mutates_args=())
 def own(part: torch.Tensor) -> torch.Tensor:
-    """A copy in memory of its own: a part of a tensor that is kept for backward would keep the whole tensor. It is an
-    operation that torch.compile leaves alone; a `clone` it would drop."""
+    """A contiguous copy: a slice that is saved for backward would keep the whole tensor in memory. The operation is
+    opaque to torch.compile, which would drop a `clone`."""
     return part.clone(memory_format=torch.contiguous_format)
 
 
@@ -170,8 +170,8 @@ def _(part: torch.Tensor) -> Any:
 def adapted(
     hidden_TD: torch.Tensor, weights: Sequence[torch.Tensor | Parts], adapters: Sequence[Adapter]
 ) -> tuple[torch.Tensor, ...]:
-    """The products with frozen weights [O, D], all ordinary or all quantized, of layers that share an input, each with
-    its adapter: [T, O]."""
+    """The products [T, O] of an input with frozen weights [O, D], all ordinary or all quantized, each with its layer's
+    adapter."""
     downs = [adapter.down.to(hidden_TD.dtype) for adapter in adapters]
     ups = [(adapter.up * adapter.scale).to(hidden_TD.dtype) for adapter in adapters]
     ranks = sum(map(len, downs))
@@ -180,7 +180,7 @@ def adapted(
     counts, matrices = (len(ups), len(parts[0])), (*chain.from_iterable(parts), *ups)
     if not any(adapter.dropout for adapter in adapters):
         return _Adapted.apply(hidden_TD, F.pad(torch.cat(downs), (0, 0, 0, more)), None, counts, *matrices)
-    dropped = (F.dropout(hidden_TD, adapter.dropout) for adapter in adapters)  # for each a mask of its own
+    dropped = (F.dropout(hidden_TD, adapter.dropout) for adapter in adapters)  # a separate mask for each
     narrow = [F.linear(part, down) for part, down in zip(dropped, downs, strict=True)]
     return _Adapted.apply(hidden_TD, None, F.pad(torch.cat(narrow, dim=1), (0, more)), counts, *matrices)
 
@@ -188,12 +188,12 @@ def adapted(
 class _Adapted(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
-        """`inputs` are hidden states, down of all adapters [R, D] or what already came down [T, R], the numbers
-        of layers and of parts of a weight, these parts, and up matrices."""
+        """`inputs` are hidden states, the down matrices of all adapters [R, D] or their products [T, R], the numbers of
+        layers and of parts of a weight, these parts, and up matrices."""
         hidden_TD, down_RD, narrow_TR, ctx.counts, *matrices = inputs
         weights, ups = _grouped(matrices, *ctx.counts)
         narrow_TR = F.linear(hidden_TD, down_RD) if narrow_TR is None else narrow_TR
-        used = own(narrow_TR[:, : sum(up.shape[1] for up in ups)])  # as a part of `longer` it would keep all of that
+        used = own(narrow_TR[:, : sum(up.shape[1] for up in ups)])  # a slice of `longer` would keep all of it
         ctx.save_for_backward(None if down_RD is None else hidden_TD, used, down_RD, *matrices)
         ctx.width = hidden_TD.shape[1]
         longer = torch.cat([hidden_TD, narrow_TR], dim=1)
@@ -206,7 +206,7 @@ class _Adapted(torch.autograd.Function):
         hidden_TD, used, down_RD, *matrices = ctx.saved_tensors
         weights, ups = _grouped(matrices, *ctx.counts)
         spread = _spread(ups)
-        # The other way round than in forward: a compiler that found the same matrix in both would keep it for backward.
+        # Opposite order to forward: a compiler that found the same matrix in both would save it for backward.
         whole = (dense(weight, output_gradients[0]) for weight in weights)
         joined = (torch.cat(pair, dim=1) for pair in zip(spread, whole, strict=True))
         products = [gradient @ weight for gradient, weight in zip(output_gradients, joined, strict=True)]
@@ -216,8 +216,8 @@ class _Adapted(torch.autograd.Function):
         frozen = [None] * (ctx.counts[0] * ctx.counts[1])
         if down_RD is None:
             return to_hidden, None, to_narrow, None, *frozen, *to_ups
-        # Added in float32, so that a compiler fuses the sum with what reads it: it makes a sum of two products in one
-        # precision a product that first copies its output.
+        # Added in float32, so that a compiler fuses the sum with its consumer: it turns a sum of two products in one
+        # precision into a product that first copies its output.
         to_hidden = (to_hidden + (to_narrow @ down_RD).float()).to(used.dtype)
         return to_hidden, to_narrow.t() @ hidden_TD, None, None, *frozen, *to_ups
 
@@ -225,13 +225,13 @@ class _Adapted(torch.autograd.Function):
 def _grouped(
     matrices: Sequence[torch.Tensor], layers: int, parts: int
 ) -> tuple[list[torch.Tensor | Parts], Sequence[torch.Tensor]]:
-    """Weights, each of one tensor or of the parts of a quantized one, and up matrices."""
+    """Weights, each one tensor or the parts of a quantized one, and up matrices."""
     groups = [tuple(matrices[at * parts : (at + 1) * parts]) for at in range(layers)]
     return [group if parts > 1 else group[0] for group in groups], matrices[layers * parts :]
 
 
 def _spread(ups: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Each matrix with zeros where the other layers' adapters come down: [O, R]."""
+    """Pad each matrix with zeros in the columns of the other layers' adapters: [O, R]."""
     *starts, ranks = accumulate((up.shape[1] for up in ups), initial=0)
     width = _width(ranks)
     return [F.pad(up, (start, width - start - up.shape[1])) for start, up in zip(starts, ups, strict=True)]
@@ -243,7 +243,7 @@ def _width(ranks: int) -> int:
 
 
 def root_mean_square_norm(hidden: torch.Tensor, weights: Norm) -> torch.Tensor:
-    """In float32, the product with the weight in the input's precision, as transformers does."""
+    """Root mean square norm in float32, multiplied by the weight in the input's precision, as in transformers."""
     wide = hidden.float()
     scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + weights.epsilon)
     return weights.weight * scaled.to(hidden.dtype)
@@ -254,12 +254,12 @@ def layer_norm(hidden: torch.Tensor, weights: Norm) -> torch.Tensor:
 
 
 def normed(hidden: torch.Tensor, weights: Norm) -> torch.Tensor:
-    """By the norm that these weights are of: a root mean square norm has no bias."""
+    """Apply the norm of these weights: layer norm with a bias, root mean square norm without."""
     return root_mean_square_norm(hidden, weights) if weights.bias is None else layer_norm(hidden, weights)
 
 
 def rotate(heads_THE: torch.Tensor, cos_TE: torch.Tensor, sin_TE: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding; halves of a head turn against each other."""
+    """Apply rotary embedding; the two halves of a head rotate against each other."""
     first, second = heads_THE.chunk(2, dim=-1)
     turned = torch.cat((-second, first), dim=-1)
     return heads_THE * cos_TE[:, None] + turned * sin_TE[:, None]

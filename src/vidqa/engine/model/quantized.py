@@ -1,9 +1,9 @@
-"""Linear layers of a quantized model for generation: weights that stay in 8 or 4 bits, or inputs that are rounded.
+"""Linear layers of a quantized model for generation: weights in 8 or 4 bits, or quantized inputs.
 
-A quantized number is a code times a scale. A weight has one scale per output channel (8 bits) or per group of inputs (4
-bits); an input has one scale per token, computed when it runs, or one for all tokens that calibration found. Weights in
-8 bits are multiplied as they are (`torch._scaled_mm`), weights in 4 bits by kernels of their own (`kernels.int4`). For
-every other scheme the weight is dequantized when the model is loaded, and compressed-tensors quantizes the inputs.
+A quantized value is a code times a scale. A weight has one scale per output channel (8 bits) or per group of inputs (4
+bits); an input has one scale per token, computed at run time, or one calibrated scale for all tokens. Weights in
+8 bits are multiplied directly (`torch._scaled_mm`), weights in 4 bits by special kernels (`kernels.int4`). For
+all other schemes the weight is dequantized when the model is loaded, and compressed-tensors quantizes the inputs.
 
 Shape letters: T tokens, D inputs of a layer, O outputs, G groups of inputs that share a scale.
 """
@@ -30,8 +30,8 @@ HOPPER = (9, 0)  # first compute capability with 8-bit products that take one sc
 
 
 class InputQuantization(NamedTuple):
-    """How a layer quantizes its input to 8 bits: with the calibrated `static_scale`, float32 [1], or where it is None
-    with a scale per token, computed from the token's largest absolute value."""
+    """Quantization of a layer's input to 8 bits: with the calibrated `static_scale`, float32 [1], or if it is None with
+    a scale per token, computed from the token's largest absolute value."""
 
     static_scale: torch.Tensor | None
 
@@ -45,15 +45,15 @@ class QuantizedInput(NamedTuple):
 
 class FusedLinear(NamedTuple):
     """The weights of one fused product: of one linear layer, or of several that share an input, concatenated along
-    their outputs. The optional fields tell the formats apart:
+    their outputs. The optional fields distinguish the formats:
 
     weight                the model's precision or float8 [O, D], or int32 with eight 4-bit codes in a word
     bias                  [O], in the model's precision
     scale                 float32 [1, O]; set for a float8 weight
-    input_quantization    how the input becomes float8; set for a float8 weight
-    fake_quantize         quantizes an input [T, D] and dequantizes it again; set where the scheme quantizes inputs of a
+    input_quantization    quantization of the input to float8; set for a float8 weight
+    fake_quantize         quantizes an input [T, D] and dequantizes it again; set if the scheme quantizes inputs of a
                           dequantized weight
-    scale_zero            [G, O, 2], scales beside zeros; set for a 4-bit weight
+    scale_zero            [G, O, 2], scales and zero points; set for a 4-bit weight
     """
 
     weight: torch.Tensor
@@ -65,13 +65,13 @@ class FusedLinear(NamedTuple):
 
 
 def token_scales(wide_TD: torch.Tensor) -> torch.Tensor:
-    """Scales float32 [T, 1] with which each token's largest absolute value becomes the largest float8."""
+    """Scales, float32 [T, 1], that map each token's largest absolute value to the largest float8."""
     return wide_TD.abs().amax(1, keepdim=True).clamp(min=MIN_ABSMAX) / FLOAT8_MAX
 
 
 def fuse_linear(*layers: Any) -> FusedLinear:
     """Fuse linear layers that share an input. The layers' own parameters become views of the fused weight, so that
-    nothing is stored twice and a later write into a layer changes the fused weight. Raises MODEL_UNSUPPORTED where the
+    nothing is stored twice and a later write into a layer changes the fused weight. Raises MODEL_UNSUPPORTED if the
     layers are quantized in different ways."""
     if len(set(map(_weight_format, layers))) > 1:
         raise MODEL_UNSUPPORTED.error("config.json", "layers that share an input are quantized in different ways")
@@ -87,13 +87,13 @@ def fuse_linear(*layers: Any) -> FusedLinear:
         return FusedLinear(weight, bias, fake_quantize=_fake_quantize(layers[0]))
     scales = [layer.weight_scale.data.float().reshape(-1).expand(len(layer.weight)) for layer in layers]
     input_scales = [layer.input_scale.data.float().reshape(1) for layer in layers if hasattr(layer, "input_scale")]
-    # Layers that share an input were calibrated on the same numbers; where scales differ, the largest clips nothing.
+    # Layers that share an input were calibrated on the same values; if scales differ, the largest clips nothing.
     input_quantization = InputQuantization(torch.stack(input_scales).amax(0) if input_scales else None)
     return FusedLinear(weight, bias, torch.cat(scales)[None].contiguous(), input_quantization)
 
 
 def with_zeros(scale_OG: torch.Tensor) -> torch.Tensor:
-    """[G, O, 2]: scales beside zero points of 0, the layout that PyTorch's 4-bit product takes."""
+    """Scales with zero points of 0, [G, O, 2], the layout of PyTorch's 4-bit product."""
     return torch.stack([scale_OG.t(), torch.zeros_like(scale_OG.t())], -1)
 
 
@@ -115,8 +115,8 @@ def concatenated_views(parameters: Sequence[nn.Parameter]) -> torch.Tensor:
 
 
 def linear(kernels: Any, hidden: torch.Tensor | QuantizedInput, fused: FusedLinear, dtype: torch.dtype) -> torch.Tensor:
-    """The output [T, O] in `dtype`, the model's precision. `hidden` is [T, D]; one that the kernel before has not
-    quantized yet is quantized here if the weight needs it. `kernels` is the module of the device (`kernels_for`)."""
+    """The output [T, O] in `dtype`, the model's precision. `hidden` is [T, D]; it is quantized here if the weight needs
+    it and the previous kernel has not done so. `kernels` is the module of the device (`kernels_for`)."""
     if fused.scale_zero is not None:
         assert isinstance(hidden, torch.Tensor)
         output = kernels.int4_product(hidden, fused.weight, fused.scale_zero)
@@ -132,19 +132,19 @@ def linear(kernels: Any, hidden: torch.Tensor | QuantizedInput, fused: FusedLine
 
 
 def _fake_quantize(layer: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """The function that quantizes and dequantizes a layer's input; None where its scheme leaves inputs alone. Layers
+    """The function that quantizes and dequantizes a layer's input; None if its scheme does not quantize inputs. Layers
     that share an input share a scheme."""
     scheme = getattr(layer, "quantization_scheme", None)
     if scheme is None or scheme.input_activations is None:
         return None
     from compressed_tensors.quantization.lifecycle.forward import forward_quantize
 
-    # compressed-tensors expects a batch dimension: of [T, D] it would compute one scale for all tokens.
+    # compressed-tensors expects a batch dimension: for [T, D] it would compute one scale for all tokens.
     return lambda hidden_TD: forward_quantize(layer, hidden_TD[None], "input", scheme.input_activations)[0]
 
 
 def require_plain_inputs(*modules: nn.Module) -> None:
-    """Raises MODEL_UNSUPPORTED if a layer of `modules` quantizes its input: their forward here would not do it."""
+    """Raise MODEL_UNSUPPORTED if a layer of `modules` quantizes its input: their forward pass here would not do it."""
     quantizing = [
         name
         for module in modules
@@ -158,9 +158,9 @@ def require_plain_inputs(*modules: nn.Module) -> None:
 
 def dequantize(model: Any, dtype: torch.dtype, keep: Sequence[nn.Module]) -> str:
     """Dequantize in place the weights of a model that transformers loaded from a quantized folder, to `dtype`. Layers
-    inside the modules of `keep` stay quantized where this GPU multiplies their format. Returns a sentence for the log
-    that says how many layers are in which format, and why any was dequantized."""
-    # Attention modules have a scheme, too, where the key-value cache is quantized: only linear layers are meant.
+    inside the modules of `keep` stay quantized if this GPU can multiply their format. Returns a sentence for the log
+    with the number of layers in each format, and the reason for dequantization."""
+    # Attention modules have a scheme, too, if the key-value cache is quantized: select only linear layers.
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     quantized = {name: module for name, module in linear.items() if hasattr(module, "quantization_scheme")}
     inside = {id(module) for unit in keep for module in unit.modules()}
@@ -190,7 +190,7 @@ def dequantize(model: Any, dtype: torch.dtype, keep: Sequence[nn.Module]) -> str
 
 
 def _why_dequantize(layer: Any, dtype: torch.dtype, keep: bool) -> str:
-    """Why a layer's weight cannot stay quantized; empty where it can."""
+    """The reason why a layer's weight cannot stay quantized; empty if it can."""
     weight, scheme = getattr(layer, "weight", None), layer.quantization_scheme.model_dump()
     if not keep:
         return "this generator computes in that precision"

@@ -1,8 +1,8 @@
-"""Frozen linear layers of the decoder in 4 or 8 bits, under adapters that train. A product dequantizes its weight, each
-time: backward keeps what the layer holds anyway.
+"""Frozen linear layers of the decoder in 4 or 8 bits, under adapters that train. Every product dequantizes its weight
+again: backward saves only the quantized weight, which the layer holds anyway.
 
-nf4   bitsandbytes' NormalFloat4 with double quantization: codes uint8 [O, D/2], two to a byte; a scale of 64 numbers
-      in 8 bits, uint8 [O D / 64]; a scale of 256 scales float32 [S]; and the mean that is added to them, float32 [1]
+nf4   bitsandbytes' NormalFloat4 with double quantization: codes uint8 [O, D/2], two to a byte; a scale per 64 values
+      in 8 bits, uint8 [O D / 64]; a scale per 256 scales, float32 [S]; and the mean added to scales, float32 [1]
 fp8   E4M3 with a scale for each row, as the quantize action writes it: codes [O, D], scales bfloat16 [O, 1]
 
 Shape letters: O outputs, D width.
@@ -22,14 +22,14 @@ from torch import nn
 from vidqa.core._optional import require
 from vidqa.engine.model.float8 import LEAST, NARROW
 
-EXTRA = "bitsandbytes"  # of this project, which installs bitsandbytes
-BLOCK, OUTER_BLOCK = 64, 256  # numbers that share a scale; scales that share one
+EXTRA = "bitsandbytes"  # the extra of this project that installs bitsandbytes
+BLOCK, OUTER_BLOCK = 64, 256  # values per scale; scales per outer scale
 Parts = tuple[torch.Tensor, ...]
 
 
 class QuantizedLinear(nn.Module):
-    """A frozen linear layer. Its parts are buffers, which no optimizer, checkpoint or shard knows: every rank holds
-    them whole. `weight` is what `dense` takes."""
+    """A frozen quantized linear layer. Its parts are buffers, which are not optimized, saved or sharded: every rank
+    holds all of them. `weight` is the input of `dense`."""
 
     def __init__(self, linear: nn.Linear, precision: str) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class QuantizedLinear(nn.Module):
 
 
 def quantize_layers(units: Iterable[nn.Module], precision: str) -> None:
-    """Put quantized layers, still empty, in place of the base model's linear layers in `units`, adapted or not."""
+    """Replace the base model's linear layers in `units`, adapted or not, by quantized layers, still empty."""
     for unit in units:
         for name, module in _base_layers(unit):
             parent, _, leaf = name.rpartition(".")
@@ -70,7 +70,7 @@ def quantized_layers(model: nn.Module) -> Iterator[tuple[str, QuantizedLinear]]:
 
 @torch.no_grad()
 def round_layers(units: Iterable[nn.Module], precision: str) -> None:
-    """Give the linear layers of a stock model, with stock adapters or without, the values that quantized ones have."""
+    """Round the linear layers of a stock model, with or without stock adapters, to the values of quantized layers."""
     for unit in units:
         for _, module in _base_layers(unit):
             weight = module.weight.data
@@ -78,7 +78,7 @@ def round_layers(units: Iterable[nn.Module], precision: str) -> None:
 
 
 def _base_layers(unit: nn.Module) -> list[tuple[str, nn.Linear]]:
-    """The linear layers of the base model in a unit: no adapter, and nothing that trains in full beside its copy."""
+    """The linear layers of the base model in a unit: no adapters, and no modules of modules_to_save."""
     added = (".lora_", "modules_to_save", "original_module")
     return [
         (name, module)
@@ -88,14 +88,14 @@ def _base_layers(unit: nn.Module) -> list[tuple[str, nn.Linear]]:
 
 
 def dense(weight: torch.Tensor | Parts, after: torch.Tensor) -> torch.Tensor:
-    """The weight [O, D] in the precision of `after`, which no gradient reaches; an ordinary one as it is."""
+    """The weight [O, D] in the precision of `after`, without gradient; an ordinary weight is returned unchanged."""
     return dequantized(list(weight), after) if isinstance(weight, tuple) else weight
 
 
 @torch.library.custom_op("vidqa::dequantized", mutates_args=())
 def dequantized(parts: list[torch.Tensor], after: torch.Tensor) -> torch.Tensor:
-    """The weight [O, D]. Of `after` the precision alone is read: what backward makes anew depends on a gradient, or
-    the compiler would have forward keep it."""
+    """Dequantize the weight [O, D]. Only the precision of `after` is read: in backward it is a gradient, and this
+    dependency keeps the compiler from computing the weight in forward and saving it."""
     codes, *scales = parts
     if codes.dtype == NARROW:
         # Codes have 4 digits, scales 8: the product is rounded once.
@@ -111,7 +111,7 @@ def _(parts: list[torch.Tensor], after: torch.Tensor) -> Any:
 
 
 def quantized(weight: torch.Tensor, precision: str) -> Parts:
-    """The parts of a weight [O, D]."""
+    """Quantize a weight [O, D] to its parts."""
     if precision == "fp8":
         largest = weight.abs().amax(1, keepdim=True).float().clamp(min=LEAST)
         scale = (largest / torch.finfo(NARROW).max).to(torch.bfloat16)
@@ -140,7 +140,7 @@ def _empty_parts(outputs: int, width: int, precision: str) -> Parts:
 
 
 def _nf4_state(functional: Any, shape: tuple[int, int], scales: list[torch.Tensor], dtype: torch.dtype) -> Any:
-    """bitsandbytes' own record of the scales."""
+    """The QuantState of bitsandbytes for the scales."""
     inner, outer, mean = scales
     code, outer_code = _tables(inner.device)
     nested = functional.QuantState(absmax=outer, code=outer_code, blocksize=OUTER_BLOCK, dtype=torch.float32)

@@ -1,9 +1,9 @@
-"""Attention of suffixes: ends of samples whose beginnings are shared, over the shared prefix and over themselves.
+"""Attention of suffixes: ends of samples with a shared prefix, over the prefix and over themselves.
 
 All suffixes of one prefix attend to it in one call without a mask, and each attends causally to itself; the two partial
-results are merged by their log-sum-exp. Nothing is gathered and no prefix is copied once for each suffix. The gradient
-of softmax attention needs of forward only the output and the log-sum-exp over everything that a row sees, so that each
-part's backward runs by itself with those of the merged result.
+results are merged by their log-sum-exp. Nothing is gathered and no prefix is copied for each suffix. The gradient
+of softmax attention needs from forward only the output and the log-sum-exp over all keys of a row, so that each
+part's backward runs separately with the values of the merged result.
 
 Shape letters: T rows of a pack, N rows of suffixes (the last N of T), Q queries, S keys, H heads, K key heads, D width.
 """
@@ -22,10 +22,9 @@ from vidqa.engine.torch_private import FLASH_BACKWARD, FLASH_FORWARD
 
 @dataclass(frozen=True)
 class Suffixes:
-    """Suffixes stand behind all segments, one after the other, those of one prefix side by side. `prefixes` are (first
-    row, tokens, rows of its suffixes); suffixes that have no prefix stand last. `lengths` are the tokens of each
-    suffix. Bounds are running sums, int32 [count + 1]: of the prefixes' tokens, of their suffixes' rows, and of
-    `lengths`."""
+    """Suffixes follow all segments, one after the other, those of one prefix as neighbours. `prefixes` are (first row,
+    tokens, rows of its suffixes); suffixes without a prefix come last. `lengths` are the tokens of each suffix. Bounds
+    are cumulative sums, int32 [count + 1]: of the prefixes' tokens, of their suffixes' rows, and of `lengths`."""
 
     prefixes: tuple[tuple[int, int, int], ...]
     lengths: tuple[int, ...]
@@ -35,7 +34,7 @@ class Suffixes:
 
 
 class Ragged(NamedTuple):
-    """The sequences of one call: bounds of queries and of keys, the longest of each, and whether it is causal."""
+    """The sequences of an attention call: bounds of queries and keys, the longest of each, and whether it is causal."""
 
     query_bounds: torch.Tensor
     key_bounds: torch.Tensor
@@ -45,7 +44,7 @@ class Ragged(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """Output [N, H, D] of suffixes, its log-sum-exp float32 [H, N], and what the kernels' backward asks for."""
+    """The result of suffixes: output [N, H, D], its log-sum-exp float32 [H, N], and the kernels' state for backward."""
 
     output: torch.Tensor
     log_sum: torch.Tensor
@@ -53,7 +52,7 @@ class Merged(NamedTuple):
 
 
 def suffixes_of(prefixes: Sequence[tuple[int, int, int]], lengths: Sequence[int]) -> Suffixes:
-    """On the CPU; see `Suffixes`."""
+    """Build `Suffixes` on the CPU from prefixes and suffix lengths."""
 
     def bounds(values: Sequence[int]) -> torch.Tensor:
         return torch.tensor([0, *values]).cumsum(0, dtype=torch.int32)
@@ -100,7 +99,7 @@ def suffix_backward(
 
 
 class SuffixAttention(torch.autograd.Function):
-    """`suffix_forward` of (query [N, H, D], key [T, K, D], value [T, K, D], suffixes): [N, H, D]."""
+    """`suffix_forward` of (query [N, H, D], key [T, K, D], value [T, K, D], suffixes), differentiable: [N, H, D]."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
@@ -122,14 +121,14 @@ class SuffixAttention(torch.autograd.Function):
 
 
 def add_prefixes(gradients: Sequence[torch.Tensor], by_prefix: Sequence[tuple[slice, Sequence[torch.Tensor]]]) -> None:
-    """Add to the gradients of key and value [T, K, D] those of `suffix_backward`'s prefixes, in place."""
+    """Add the gradients of `suffix_backward`'s prefixes to those of key and value [T, K, D], in place."""
     for rows, parts in by_prefix:
         for gradient, part in zip(gradients, parts, strict=True):
             gradient[rows] += part
 
 
 def _calls(suffixes: Suffixes) -> tuple[Ragged, Ragged, int]:
-    """The call of suffixes over themselves, that over prefixes, and the rows that take part in the latter."""
+    """The call of suffixes over themselves, the call over prefixes, and the number of rows in the latter."""
     longest = max(suffixes.lengths)
     own = Ragged(suffixes.own_bounds, suffixes.own_bounds, longest, longest, causal=True)
     tokens, rows = (max((prefix[place] for prefix in suffixes.prefixes), default=0) for place in (1, 2))
@@ -138,7 +137,7 @@ def _calls(suffixes: Suffixes) -> tuple[Ragged, Ragged, int]:
 
 
 def _of_prefixes(part_TKD: torch.Tensor, suffixes: Suffixes) -> torch.Tensor:
-    """The rows of all prefixes, one after the other; their padding is left out."""
+    """The rows of all prefixes, concatenated, without their padding."""
     pieces = [part_TKD[start : start + tokens] for start, tokens, _ in suffixes.prefixes]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
@@ -147,7 +146,7 @@ def _of_prefixes(part_TKD: torch.Tensor, suffixes: Suffixes) -> torch.Tensor:
 
 
 def _forward(parts: Sequence[torch.Tensor], call: Ragged) -> tuple[torch.Tensor, torch.Tensor, tuple[Any, ...]]:
-    """Of query [Q, H, D], key and value [S, K, D]: output [Q, H, D], log-sum-exp [H, Q], and what `_backward` needs."""
+    """Attention of query [Q, H, D] over key, value [S, K, D]: output [Q, H, D], log-sum-exp [H, Q], kernel state."""
     if _is_flash(parts[0]):
         output, log_sum, *rest, _ = FLASH_FORWARD(*parts, *call[:4], 0.0, call.causal, False)
         return output, log_sum, tuple(rest)
@@ -200,12 +199,12 @@ def _sequences(parts: Sequence[torch.Tensor], call: Ragged) -> Iterator[tuple[to
 
 
 def _by_head(part_SKD: torch.Tensor, query_QHD: torch.Tensor) -> torch.Tensor:
-    """[H, S, D]: each key head once for each query head that reads it."""
+    """Repeat each key head for all query heads that read it: [H, S, D]."""
     return part_SKD.transpose(0, 1).repeat_interleave(query_QHD.shape[1] // part_SKD.shape[1], dim=0)
 
 
 def _scores(query_QHD: torch.Tensor, key_SKD: torch.Tensor, causal: bool) -> torch.Tensor:
-    """[H, Q, S]; a causal call has as many keys as queries."""
+    """Attention scores [H, Q, S]; a causal call has as many keys as queries."""
     query_HQD = query_QHD.transpose(0, 1) * query_QHD.shape[-1] ** -0.5
     scores_HQS = query_HQD @ _by_head(key_SKD, query_QHD).transpose(1, 2)
     if not causal:

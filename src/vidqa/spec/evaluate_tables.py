@@ -11,7 +11,6 @@ from vidqa.spec.compat_keys import with_compat_keys
 from vidqa.spec.policy_tables import DEFAULT_MODEL
 from vidqa.spec.run_tables import DecodeEngine
 
-GeneratorName = Literal["transformers", "native"]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
@@ -46,24 +45,29 @@ class SoftAccuracy(Table):
     f1_threshold: Share = key(0.8, "Threshold", "Word F1 from which an answer counts.")
 
 
-@with_compat_keys
-class Evaluation(Table):
+class Answering(Table):
+    """How questions are worked through, whether their answers are scored or not."""
+
     batch_size: Positive = key(8, "Batch", "Questions answered at once per GPU. 8 fits 80 GB with 8 frames.")
-    limit: Annotated[int, Field(ge=-1)] = key(-1, "Most samples", "Samples to evaluate; -1 is all.")
+    limit: Annotated[int, Field(ge=-1)] = key(-1, "Most samples", "Samples to answer; -1 is all.")
     seed: Count = key(1, "Seed", "Seed of sampling.")
-    generator: GeneratorName = key(
+    generator: Literal["transformers", "native"] = key(
         "native",
         "Generator",
         "native: our packed forward with a paged cache; on a GPU it answers 64 questions at a time or more, whatever "
         "batch_size says. transformers: its own generate, the reference, which gives the same answers more slowly.",
     )
+    skip_saved: bool = key(False, "Continue", "Keep answers that an earlier, stopped run has already given.")
+
+
+@with_compat_keys
+class Evaluation(Answering):
     method: Literal["generate", "score"] = key(
         "generate",
         "Method",
         "generate: the model writes its answer. score: of the answers that a yes/no question or a question with "
         "lettered options allows, the one that it finds likeliest; other questions are answered as before.",
     )
-    skip_saved: bool = key(False, "Continue", "Keep answers that an earlier, stopped evaluation has already given.")
     retries: Count = key(
         0,
         "Retries",
@@ -149,19 +153,10 @@ class InferenceDataset(EvaluateDataset):
     )
 
 
-class Inference(Table):
+class Inference(Answering):
     prompt: str = key(
         "Describe this video briefly.", "Question", "What is asked about a file or a record without a question."
     )
-    batch_size: Positive = key(8, "Batch", "Questions answered at once per GPU. 8 fits 80 GB with 8 frames.")
-    limit: Annotated[int, Field(ge=-1)] = key(-1, "Most records", "Records to answer; -1 is all.")
-    seed: Count = key(1, "Seed", "Seed of sampling.")
-    generator: GeneratorName = key(
-        "native",
-        "Generator",
-        "As evaluation.generator: transformers is the reference, native the faster one.",
-    )
-    skip_saved: bool = key(False, "Continue", "Keep answers that an earlier, stopped run has already given.")
     window_s: NotNegative = key(
         0.0,
         "Window",
@@ -171,23 +166,12 @@ class Inference(Table):
     overlap_s: NotNegative = key(0.0, "Overlap", "Seconds that a window has in common with the one before it.")
 
 
-class InferenceEngine(EvaluateEngine):
-    on_bad_sample: Literal["fail", "quarantine"] = key(
-        "quarantine",
-        "Broken videos",
-        "quarantine answers the others and says what is wrong with this one; fail stops at the first one.",
-    )
-
-
-class EmbedDataset(Table):
+class EmbedDataset(InferenceDataset):
     annotation_path: str = key(
         "",
         "What is embedded",
         "A JSON or JSONL file of records, with answers or without; or a video, an image, or a folder of them, which "
         "have no question.",
-    )
-    media_dir: str = key(
-        "", "Media", "Folder or tar archive that the records' file names are relative to; empty is the file's own."
     )
     query_annotation_path: str = key(
         "",
@@ -226,8 +210,12 @@ class EmbedEngine(WorkersEngine):
     on_bad_sample: Literal["fail", "quarantine"] = key(
         "quarantine",
         "Broken videos",
-        "quarantine embeds the others and says what is wrong with this one; fail stops at the first one.",
+        "quarantine goes on with the others and says what is wrong with this one; fail stops at the first one.",
     )
+
+
+class InferenceEngine(EmbedEngine, EvaluateEngine):
+    pass
 
 
 METRIC_MODELS = {"bertscore": "bertscore_model", "similarity": "similarity_model"}  # by the metric's name

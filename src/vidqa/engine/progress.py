@@ -30,19 +30,23 @@ Opener = Callable[[], Any]
 
 
 class Progress:
-    """The progress of a run from step `first` to `total` on rank 0, a context manager; other ranks have a `Silent` one.
+    """The progress of a run from step `first` to `total`, a context manager. Without `reports`, as on other ranks
+    than 0, it does nothing.
 
     A background thread writes and prints, in order: files are slow while a checkpoint is written, and no step must
     wait for them. Its exceptions are raised by the next call, or at the end of a block without exception.
     """
 
-    def __init__(self, run: RunFolder, trackers: list[Tracker], first: int, total: int, noun: str = "step") -> None:
+    def __init__(
+        self, run: RunFolder, trackers: list[Tracker], first: int, total: int, noun: str = "step", reports: bool = True
+    ) -> None:
         self.run, self.trackers, self.first, self.total, self.noun = run, trackers, first, total, noun
-        self.started = time.monotonic()
-        self.bar = _progress_bar(first, total) if sys.stderr.isatty() else None
+        self.started, self.reports = time.monotonic(), reports
+        self.bar = _progress_bar(first, total) if reports and sys.stderr.isatty() else None
         self.writer = ThreadPoolExecutor(1, "progress")
         self.written: deque[Future[None]] = deque()
-        run.write_status("RUNNING", step=first, total_steps=total, message="running", unless=("ERROR",))
+        if reports:
+            run.write_status("RUNNING", step=first, total_steps=total, message="running", unless=("ERROR",))
 
     def log(self, step: int, values: dict[str, float], *, line: str = "") -> None:
         """Record values after `step` completed steps; `line` is the message for people."""
@@ -58,6 +62,8 @@ class Progress:
             job.result()
 
     def _later(self, job: Callable[[], None]) -> None:
+        if not self.reports:
+            return
         while self.written and self.written[0].done():
             self.written.popleft().result()
         self.written.append(self.writer.submit(job))
@@ -89,35 +95,15 @@ class Progress:
                 job.result()
 
 
-def open_progress(spec: TrainSpec, run: RunFolder, world: World, first: int, total: int) -> Progress | Silent:
-    """Open the progress of a training: a `Progress` on rank 0, `Silent` on other ranks."""
-    if not world.is_main:
-        return Silent()
-    return Progress(run, open_trackers(run, spec), first, total)
+def open_progress(spec: TrainSpec, run: RunFolder, world: World, first: int, total: int) -> Progress:
+    """Open the progress of a training, which rank 0 alone reports."""
+    trackers = open_trackers(run, spec) if world.is_main else []
+    return Progress(run, trackers, first, total, reports=world.is_main)
 
 
-def open_evaluation(run: RunFolder, world: World, batches: int) -> Progress | Silent:
-    """Open the progress of an evaluation, in batches of rank 0."""
-    return Progress(run, [], 0, batches, noun="batch") if world.is_main else Silent()
-
-
-class Silent:
-    """The progress of all ranks but the first: it reports nothing."""
-
-    def log(self, step: int, values: dict[str, float], *, line: str = "") -> None:
-        pass
-
-    def say(self, text: str) -> None:
-        pass
-
-    def settle(self) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+def open_evaluation(run: RunFolder, world: World, batches: int) -> Progress:
+    """Open the progress of an evaluation, in batches of rank 0, which alone reports it."""
+    return Progress(run, [], 0, batches, noun="batch", reports=world.is_main)
 
 
 def _clock(seconds: float) -> str:

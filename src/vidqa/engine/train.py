@@ -18,7 +18,7 @@ from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
 from vidqa.engine.loading.load import SEEDS
 from vidqa.engine.problems import ENGINE_NO_GRADIENT, ENGINE_NOT_FINITE
-from vidqa.engine.progress import Progress, Silent, require_trackers
+from vidqa.engine.progress import Progress, require_trackers
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.training.learner import Meter
 from vidqa.engine.training.objectives import SUPERVISED, Objective, Preference
@@ -96,7 +96,7 @@ class Training(Trainer[TrainSpec]):
         super().free()
         self.validator = None
 
-    def run_steps(self, progress: Progress | Silent) -> bool:
+    def run_steps(self, progress: Progress) -> bool:
         """Take the remaining steps. Returns False if a signal stopped the run; its state is saved then."""
         spec, schedule, learner = self.spec, self.schedule, self.learner
         if self.validator and spec.validation.val_before_train and self.first == 0:
@@ -121,9 +121,7 @@ class Training(Trainer[TrainSpec]):
                 return False
         return True
 
-    def _conclude(
-        self, step: int, progress: Progress | Silent, *, stopping: bool = False, resumed: bool = False
-    ) -> None:
+    def _conclude(self, step: int, progress: Progress, *, stopping: bool = False, resumed: bool = False) -> None:
         """Validate, and save a checkpoint or export, if due after `step`. A run that is `stopping` has no time for a
         validation: the run that continues it (`resumed`) validates, and then exports, before its first step."""
         saver = self.saver

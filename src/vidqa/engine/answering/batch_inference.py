@@ -29,7 +29,7 @@ from vidqa.engine.generators import GENERATORS
 from vidqa.engine.generators._base import Session, Settings
 from vidqa.engine.memory import use_memory
 from vidqa.engine.model import DTYPES
-from vidqa.engine.progress import Progress, Silent, open_evaluation
+from vidqa.engine.progress import Progress, open_evaluation
 from vidqa.engine.signals import StopRequest
 from vidqa.evaluation.cosmos_protocol import RETRY_TEMPERATURE_STEP, RETRY_TOKENS_STEP, protocol_answer
 from vidqa.families import require_plain_weights
@@ -157,7 +157,7 @@ class ResultWriter:
 
     saved: SavedAnswers
     prompts: Prompts
-    progress: Progress | Silent
+    progress: Progress
     expected: int
     batch_size: int
     fail_on_bad_sample: bool
@@ -206,7 +206,7 @@ class Retries:
     task: InferenceTask
     planner: Planner
     source: FrameSource
-    progress: Progress | Silent
+    progress: Progress
     session: Session
     recipe: dict[str, Any]
     longest: int
@@ -253,7 +253,7 @@ def _is_empty(sample: Sample, answers: Mapping[str, Answer]) -> bool:
 
 
 def report_speed(
-    progress: Progress | Silent, step: int, answers: int, seconds: Sequence[float], waited: Sequence[float]
+    progress: Progress, step: int, answers: int, seconds: Sequence[float], waited: Sequence[float]
 ) -> None:
     """Log the speed of all ranks together, until the slowest ends. `seconds` (total, without loading the model) and
     `waited` (for frames) have a value for each rank."""

@@ -21,7 +21,7 @@ from vidqa.engine.data.planned_samples import Prepared, check_steps, prepare_que
 from vidqa.engine.distributed import World
 from vidqa.engine.loading.load import load_reference
 from vidqa.engine.problems import ENGINE_NOT_FINITE, ENGINE_ROLLOUT_DIFFERS
-from vidqa.engine.progress import Progress, Silent, require_trackers
+from vidqa.engine.progress import Progress, require_trackers
 from vidqa.engine.rl.meter import EarlyStopping, StepMeter
 from vidqa.engine.rl.rollout import Group, Question, QuestionStream, RolloutRecord, Rollouts
 from vidqa.engine.rl.rollout_model import RolloutModel, banned_ids
@@ -138,7 +138,7 @@ class Training(Trainer[GrpoSpec]):
         self.record = RolloutRecord(run.path, world.rank, start.step, world.size)
         self.meter = StepMeter(spec, learner.model, world)
 
-    def run_steps(self, progress: Progress | Silent) -> bool:
+    def run_steps(self, progress: Progress) -> bool:
         spec, schedule = self.spec, self.schedule
         self.meter.timed("sync", self.rollout_model.sync)
         if self.measures and spec.validation.val_before_train and self.first == 0:
@@ -307,7 +307,7 @@ class Training(Trainer[GrpoSpec]):
         self,
         step: int,
         values: dict[str, float],
-        progress: Progress | Silent,
+        progress: Progress,
         *,
         hurried: bool = False,
         resumed: bool = False,

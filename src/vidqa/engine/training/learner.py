@@ -19,7 +19,7 @@ from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
 from vidqa.engine.loading.fsdp import Resharding
 from vidqa.engine.problems import ENGINE_NO_GRADIENT
-from vidqa.engine.progress import Progress, Silent
+from vidqa.engine.progress import Progress
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.training.objectives import Objective
 from vidqa.engine.training.optimizer import clip_gradients, trained_by
@@ -171,9 +171,7 @@ class Meter:
         self.count = self.tokens = self.steps = 0
         self.metrics = defaultdict[str, float](float)
 
-    def step(
-        self, step: int, outcome: StepOutcome, rate: float, progress: Progress | Silent, *, is_last: bool = False
-    ) -> None:
+    def step(self, step: int, outcome: StepOutcome, rate: float, progress: Progress, *, is_last: bool = False) -> None:
         """Add the outcome of a step; log every `logging.log_interval` steps and after the last step."""
         works = [workload(unit, self.schedule.data.train) for unit in self.schedule.units(step)]
         self.loss_sum += outcome.loss * outcome.count

@@ -26,7 +26,7 @@ from vidqa.engine.loading.fsdp import Resharding
 from vidqa.engine.loading.load import load_adapter, load_sharded
 from vidqa.engine.memory import use_memory
 from vidqa.engine.model.quantized_base import EXTRA
-from vidqa.engine.progress import Progress, Silent, open_progress
+from vidqa.engine.progress import Progress, open_progress
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.training.learner import Learner
 from vidqa.engine.training.objectives import Objective
@@ -156,7 +156,7 @@ class Trainer(Generic[SpecT]):
         facts = {"trainable": trainable_table(model), "data_fingerprint": data.fingerprint} | facts
         world.on_main(lambda: run.update_run(**{**facts, **schedule.policy.record()}))
 
-    def run_steps(self, progress: Progress | Silent) -> bool:
+    def run_steps(self, progress: Progress) -> bool:
         """Take all steps to the end. Returns False if the run was stopped; its state is saved then."""
         raise NotImplementedError
 
@@ -169,7 +169,7 @@ class Trainer(Generic[SpecT]):
         schedule = self.schedule
         return set_learning_rates(self.learner.optimizer, step, schedule.total, schedule.warmup, self.spec.train)
 
-    def save(self, step: int, progress: Progress | Silent, **how: bool) -> None:
+    def save(self, step: int, progress: Progress, **how: bool) -> None:
         """Save what is due after `step`, `how` as in `Saver.after_step`. No checkpoint is ahead of metrics.jsonl."""
         if how["stopping"] or self.saver.due(step):
             progress.settle()

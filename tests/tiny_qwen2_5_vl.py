@@ -14,7 +14,8 @@ from transformers import (
     Qwen2VLVideoProcessor,
 )
 
-from vidqa.engine.families.tiny_qwen3_vl import CHAT_TEMPLATE, special_ids, tiny_tokenizer, write_folder
+from vidqa.engine.families.tiny_qwen3_vl import special_ids, tiny_tokenizer, write_folder
+from vidqa.families.published import TEMPLATE
 
 
 def tiny_processor(corpus: Iterable[str] = (), *, max_pixels: int = 112 * 112) -> Qwen2_5_VLProcessor:
@@ -25,7 +26,7 @@ def tiny_processor(corpus: Iterable[str] = (), *, max_pixels: int = 112 * 112) -
         image_processor=Qwen2VLImageProcessor(**geometry),
         tokenizer=tiny_tokenizer(corpus),
         video_processor=Qwen2VLVideoProcessor(**geometry, cap_pixels_per_frame=False),
-        chat_template=CHAT_TEMPLATE,
+        chat_template=TEMPLATE,
     )
 
 

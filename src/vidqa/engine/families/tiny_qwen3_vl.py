@@ -24,6 +24,9 @@ from transformers import (
     Qwen3VLVideoProcessor,
 )
 
+from vidqa.families.published import TEMPLATE
+from vidqa.families.qwen_vl import TOKEN_IDS
+
 SPECIAL_TOKENS = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -36,22 +39,6 @@ SPECIAL_TOKENS = (
 )
 # Words, single digits, punctuation and white space are never merged: numbers are tokenized digit by digit.
 WORDS = Regex(r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+")
-CHAT_TEMPLATE = """\
-{%- macro body(content) -%}
-{%- if content is string -%}{{ content }}{%- else -%}
-{%- for part in content -%}
-{%- if part.type == 'text' -%}{{ part.text }}
-{%- elif part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>
-{%- elif part.type == 'video' -%}<|vision_start|><|video_pad|><|vision_end|>
-{%- endif -%}
-{%- endfor -%}
-{%- endif -%}
-{%- endmacro -%}
-{%- for message in messages -%}
-{{ '<|im_start|>' + message.role + '\\n' + body(message.content) + '<|im_end|>\\n' }}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}
-"""
 CORPUS = (
     "You are a helpful assistant. Answer with yes or no. Answer with one word. Answer with a letter. user system "
     "assistant <think> </think> <answer> </answer> Yes. No. yes no A B C D. (A) (B) <0.5 seconds> <12.3 seconds>"
@@ -83,9 +70,7 @@ def tiny_tokenizer(corpus: Iterable[str], vocab_size: int = 512) -> PreTrainedTo
 
 def special_ids(tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
     """The config keys of special token ids."""
-    names = {"image_token_id": "image_pad", "video_token_id": "video_pad"}
-    names |= {"vision_start_token_id": "vision_start", "vision_end_token_id": "vision_end"}
-    return {key: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for key, name in names.items()}
+    return {key: tokenizer.convert_tokens_to_ids(text) for key, (text, _) in TOKEN_IDS.items()}
 
 
 def initialise(model: torch.nn.Module, gain: float = 1.0) -> None:
@@ -122,7 +107,7 @@ def tiny_processor(corpus: Iterable[str] = (), *, max_pixels: int = 64 * 64 * 64
         image_processor=Qwen2VLImageProcessor(**geometry, **normalise),
         tokenizer=tiny_tokenizer(corpus),
         video_processor=Qwen3VLVideoProcessor(**geometry, **normalise),
-        chat_template=CHAT_TEMPLATE,
+        chat_template=TEMPLATE,
     )
 
 

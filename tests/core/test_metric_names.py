@@ -1,18 +1,20 @@
-"""The table of metrics has every name that the code writes or looks for; tests of the engine compare whole runs."""
+"""The tables of metrics have every name that the code writes or looks for; tests of the engine compare whole runs."""
 
 from __future__ import annotations
 
 import ast
 import re
 
-from vidqa.core import metric_names
+from logged_metrics import OF_ANSWERING, OF_GRPO
+
 from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.metric_names import of_training
 
 NAME = re.compile(r"(train|val|perf|rollout)/[a-z_]*[a-z]")
 
 
 def test_no_name_is_used_that_the_table_lacks() -> None:
-    known = {*metric_names.of_training("dpo"), *metric_names.OF_GRPO, *metric_names.OF_ANSWERING}
+    known = {*of_training("dpo"), *OF_GRPO, *OF_ANSWERING}
     used = {
         node.value
         for path in (SKILL_ROOT / "src/vidqa").rglob("*.py")

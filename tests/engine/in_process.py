@@ -17,10 +17,11 @@ from typing import Any
 from unittest.mock import patch
 
 from accelerate import PartialState
+from logged_metrics import OF_GRPO
 from tiny_world import run_engine, tiny_data, tiny_model, tiny_spec
 
 from vidqa.core import actions
-from vidqa.core.metric_names import OF_GRPO, of_training
+from vidqa.core.metric_names import of_training
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine import train as program

@@ -19,13 +19,13 @@ import torch
 from clips import decode_frames
 from forked import Started
 from in_process import run_here
+from logged_metrics import OF_ANSWERING
 from text_encoder import write_encoder
 from tiny_world import engine_command, run_engine, tiny_data, tiny_model, tiny_spec
 from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 from transformers.video_utils import VideoMetadata
 
 from vidqa.automl.goals import OF_FUNCTIONS, score_names
-from vidqa.core.metric_names import OF_ANSWERING
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import read_metrics
 from vidqa.data import load_records

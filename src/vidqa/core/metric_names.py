@@ -1,6 +1,6 @@
-"""The names of metrics in metrics.jsonl: what a training, reinforcement learning and answering measure.
+"""The names of metrics in metrics.jsonl: what a training measures, and what reinforcement learning adds.
 
-The engine logs no other names, so that a goal can be checked before a job starts. The scores of an evaluation, in
+A training logs no other names, so that a goal can be checked before a job starts. The scores of an evaluation, in
 metrics.json, depend on its questions: `vidqa.evaluation.metrics.score` names them.
 """
 
@@ -16,31 +16,14 @@ POLICY = ("entropy", "kl", "clip_low", "clip_high", "ratio", "rollout_difference
 POLICY_MAXIMA = ("rollout_difference_max", "ratio_difference_max")
 # As rollout/NAME.
 COUNTS = ("groups", "groups_dropped", "groups_equal", "groups_all_right", "groups_all_wrong")
-COMPLETIONS = ("reward", "reward_std", "length", "length_max", "truncated")
 # As perf/NAME_s.
 PHASES = ("rollout", "rewards", "data_wait", "plan", "old", "reference", "update", "sync", "validation")
 
-OF_GRPO = (
-    *UPDATE,
-    *(f"train/{name}" for name in (*POLICY, *POLICY_MAXIMA)),
-    *(f"rollout/{name}" for name in (*COMPLETIONS, *COUNTS)),  # beside reward/PART and reward/PART_std
-    *(f"perf/{name}_s" for name in (*PHASES, "step")),
-    "perf/tokens_per_s",
-    *GPU,
-    REWARD,
-    *ANSWERED,
-    "val/length",
-    "val/questions",
-)
 # Of metrics.names whose scores need a model of their own, under `text` in metrics.json.
 OF_SECOND_MODELS = {
     "bertscore": ("bertscore_precision", "bertscore_recall", "bertscore_f1"),
     "similarity": ("similarity",),
 }
-OF_ANSWERING = (
-    *("perf/batch_s", "perf/answers_per_s", "perf/answering_s"),
-    *("perf/first_rank_s", "perf/data_wait_s"),
-)
 
 
 def of_training(objective: str) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ from vidqa.evaluation.text import as_text, clean, normalise, plain
 
 RULES = "vidqa.answers.v2"  # part of a recipe: scores by different rules are not comparable
 DIRECTION_TASK = "its_directionality"
-KINDS = ("yes_no", "letter", "number", "direction", "text")
 UNANSWERED = ("truncated", "unparsed", "empty")
 STATUSES = ("parsed", *UNANSWERED)
 YES_NO: dict[str, tuple[str, ...]] = {"Yes": ("Yes", "yes", "True", "true"), "No": ("No", "no", "False", "false")}
@@ -31,7 +30,7 @@ class Parsed(NamedTuple):
     """An answer: canonical ("yes", "B", "12", "left", normalised text), and empty unless `status` is "parsed"."""
 
     answer: str
-    kind: str  # one of KINDS
+    kind: str  # yes_no, letter, number, direction or text
     status: str  # one of STATUSES
 
 

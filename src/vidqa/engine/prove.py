@@ -1,5 +1,5 @@
-"""The proof that engine.share_video_prefix does not change losses: the samples of one step are computed with and
-without shared video prefixes, and compared. Nothing is trained.
+"""Proof that engine.share_video_prefix does not change losses: the losses of the samples of one step are computed with
+and without shared video prefixes, and compared. Nothing is trained.
 
 python -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --prove --spec S.toml --run-dir R
 """
@@ -43,8 +43,8 @@ PROOF = "sharing.json"
 
 @dataclass(frozen=True)
 class StepLosses:
-    """The forward pass of one step, over all ranks: the mean loss of each sample by its number, tokens with padding,
-    and seconds of the slowest rank once everything is decoded and compiled."""
+    """The result of the forward pass of one step over all ranks: the mean loss of each sample by its number, the number
+    of tokens including padding, and the seconds of the slowest rank after decoding and compilation."""
 
     losses: dict[int, float]
     tokens: int
@@ -57,7 +57,7 @@ class StepLosses:
 
 def prove(spec: TrainSpec, run: RunFolder) -> int:
     """Compute the first step of a TrainSpec in which samples share a video, with and without sharing, whatever the spec
-    itself sets. Writes sharing.json, returns 0. Raises ENGINE_UNPROVEN if a loss differs or no step shares a video, and
+    sets. Writes sharing.json, returns 0. Raises ENGINE_UNPROVEN if a loss differs or no step shares a video, and
     CONFLICT for a spec without packing or of pairs."""
     if not spec.engine.packing:
         raise CONFLICT.error(KEY, "videos are shared inside packs, and packing is false", "set engine.packing = true")
@@ -68,7 +68,7 @@ def prove(spec: TrainSpec, run: RunFolder) -> int:
     samples = prepare_training(spec, planner, world, run).train
     ranks_and_device = (world.data_ranks, world.device.type)
     alone, shared = (Steps(_with_sharing(spec, share), samples, *ranks_and_device) for share in (False, True))
-    alone.order = shared.order  # so that both take the same samples in a step
+    alone.order = shared.order  # so that a step has the same samples in both
     step = _first_step_that_shares(shared, total_steps(spec, len(samples)))
     with load_sharded(folder, spec.policy, spec.train, world, NO_RECOMPUTE) as model:
         pass
@@ -110,7 +110,7 @@ def _forward(
     collator: Collator,
     world: World,
 ) -> StepLosses:
-    """The losses of this rank's `packs` and of those of all other ranks. A sample that cannot be decoded has none."""
+    """The losses of the `packs` of all ranks; `packs` are this rank's. A sample that cannot be decoded has none."""
     # (number, sum, count) of supervised tokens: with context parallelism several ranks have parts of a sample.
     own = list[tuple[int, float, int]]()
     tokens, started = 0, time.perf_counter()
@@ -131,7 +131,7 @@ def _forward(
 
 
 def _compare(run: RunFolder, step: int, alone: StepLosses, shared: StepLosses, tolerance: float) -> None:
-    """Report the differences of the losses. `tolerance` is relative to a loss above 1, absolute below."""
+    """Write and check the differences of the losses. `tolerance` is relative to a loss above 1, absolute below."""
     differences = {n: abs(loss - shared.losses.get(n, float("inf"))) for n, loss in alone.losses.items()}
     limits = {n: tolerance * max(1.0, loss) for n, loss in alone.losses.items()}
     agree = bool(differences) and all(differences[n] <= limit for n, limit in limits.items())

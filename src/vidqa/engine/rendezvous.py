@@ -1,7 +1,7 @@
-"""The rendezvous of a job: a store at one address, on a single machine only at its loopback.
+"""The rendezvous of a job: a store at one address; for a single machine, its loopback address.
 
-torchrun's own rendezvous listens on every address of the machine and unpickles what anybody writes there. Here nothing
-is unpickled, and the first node listens only at the address that the others get.
+torchrun's own rendezvous listens on every address of the machine and unpickles data from anybody. Here nothing
+is unpickled, and the first node listens only at the address that other nodes use.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from vidqa.core import environment
 
 BACKEND = "vidqa"
 USUAL_PORT = 29500
-LIMIT_S = 600  # until all nodes are there
+LIMIT_S = 600  # seconds until all nodes must have joined
 
 
 class Rendezvous(StaticTCPRendezvous):
-    """torchrun's static rendezvous, whose store listens only at its address if that is numeric. A name may resolve
-    differently on other nodes: then it listens at all addresses, as torchrun does."""
+    """torchrun's static rendezvous with a store that listens only at its address if that is numeric. A name may resolve
+    differently on other nodes: the store then listens at all addresses, as in torchrun."""
 
     def get_backend(self) -> str:
         return BACKEND
@@ -41,8 +41,7 @@ class Rendezvous(StaticTCPRendezvous):
 
 
 def store_on_one_node(timeout: timedelta) -> TCPStore:
-    """The store of ranks that vidqa.engine.torchrun started on one node, or of a process that nobody started as one of
-    several."""
+    """The store of ranks that vidqa.engine.torchrun started on one node, or of a process that was started alone."""
     if environment.rank():
         return TCPStore(environment.LOOPBACK, environment.master_port(), environment.world_size(), timeout=timeout)
     handle = environment.take_rendezvous()
@@ -63,7 +62,7 @@ def _store(host: str, listening: socket.socket, processes: int, timeout: timedel
 
 
 def prepare(options: argparse.Namespace) -> None:
-    """Make torchrun use this rendezvous, in its parsed options."""
+    """Make torchrun use this rendezvous, by changing its parsed options."""
     options.rdzv_endpoint = f"{options.master_addr}:{options.master_port or USUAL_PORT}"
     options.rdzv_backend, options.rdzv_conf = BACKEND, f"rank={options.node_rank}"
     options.node_rank = 0  # torchrun warns that only its own backend reads it
@@ -76,7 +75,7 @@ def _create(parameters: RendezvousParameters) -> RendezvousHandler:
 
 
 def _listening(host: str, port: int) -> socket.socket | None:
-    """A listening socket; None for a name, or an address that this machine does not have."""
+    """A listening socket; None for a host name, or an address that this machine does not have."""
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
         return socket.create_server((host, port), family=family)

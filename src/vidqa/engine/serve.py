@@ -2,7 +2,7 @@
 
     python -P -m vidqa.engine.serve '{"spec": "...", "name": "my-model", "host": "127.0.0.1", "port": 8000, ...}'
 
-`scripts/serve.py` makes the spec and starts it. Exit code 0 after SIGINT or SIGTERM, 5 where the model failed.
+`scripts/serve.py` builds the spec and starts it. Exit code 0 after SIGINT or SIGTERM, 5 if the model failed.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from vidqa.spec.models import InferenceSpec
 
 parser = Parser("Serve a model over HTTP; scripts/serve.py starts it.")
 parser.add_argument("arguments", type=json.loads, help="its options and its spec")
-GRACE_S = 5  # for answers in progress when the server is to end
-LAST_S = 3  # after GRACE_S, for the last responses
-CONNECTIONS = 256  # beside two for each request that is answered or waits
+GRACE_S = 5  # seconds for answers in progress when the server ends
+LAST_S = 3  # seconds after GRACE_S for the last responses
+CONNECTIONS = 256  # besides two for each active or waiting request
 
 
 def main(arguments: Namespace) -> Result:
@@ -68,11 +68,11 @@ def main(arguments: Namespace) -> Result:
             ws="none",
             lifespan="off",
             server_header=False,
-            timeout_graceful_shutdown=2 * (GRACE_S + LAST_S),  # uvicorn would cancel what `abandon` cuts off before
+            timeout_graceful_shutdown=2 * (GRACE_S + LAST_S),  # uvicorn would cancel later than `abandon` does
         )
 
         def abandon() -> None:
-            """End the process although a thread of it still works; the workers end with it."""
+            """End the process although one of its threads is still working; the workers end with it."""
             remove(Path(own), owner=Path(own).parent)
             note(f"work goes on after {GRACE_S + LAST_S} s; it is cut off")
             result = ended(options.name, backend)
@@ -96,8 +96,8 @@ def ended(name: str, backend: EngineThread) -> Result:
 
 
 class Server(uvicorn.Server):
-    """Ends on a signal, or when nothing generates any more: answers in progress have GRACE_S. The process goes on to
-    clean up; where some work does not end within LAST_S more, `abandon` is called in another thread. `began` is
+    """A server that ends on a signal, or when the generator has ended: answers in progress have GRACE_S. The process
+    then cleans up; if some work does not end within LAST_S more, `abandon` is called in another thread. `began` is
     called once clients can connect."""
 
     def __init__(
@@ -121,7 +121,7 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """uvicorn's own would raise the signal again once all is done."""
+        """Replace uvicorn's handlers, which would raise the signal again at the end."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.end)
         yield
@@ -129,7 +129,7 @@ class Server(uvicorn.Server):
 
 @contextmanager
 def opened(spec: InferenceSpec) -> Iterator[EngineThread]:
-    """The thread that generates, once its model is loaded or has failed to."""
+    """The generator thread, once its model is loaded or has failed to load."""
     folder, base = model_folders(spec)
     planner = evaluation_planner(spec, base or folder)
     batch_size, longest = spec.inference.batch_size, spec.model.max_length

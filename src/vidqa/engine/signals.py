@@ -1,4 +1,4 @@
-"""The end of an engine process: SIGTERM, SIGUSR1 and Ctrl-C ask a run to save and stop; `hard_exit` ends at once."""
+"""Ways to end an engine process: SIGTERM, SIGUSR1 and Ctrl-C ask a run to save and stop; `hard_exit` ends at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class StopRequest:
-    """`signal_name` is the name of the received signal, or None."""
+    """A handler of stop signals. `signal_name` is the name of the received signal, or None."""
 
     def __init__(self) -> None:
         self.signal_name: str | None = None

@@ -1,6 +1,6 @@
-"""Every private name of PyTorch that the engine uses; a test (`test_torch_private.py`) fails by name when one moves.
+"""All private names of PyTorch that the engine uses; a test (`test_torch_private.py`) names each one that is missing.
 
-The compiler's names are looked up when they are used: importing it takes seconds.
+The compiler's names are looked up at use: importing it takes seconds.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ StorageInfo, MemFormatEncoding, get_layout = _StorageInfo, _MEM_FORMAT_ENCODING,
 
 
 def dtensor_like(tensor: DTensor, part: torch.Tensor) -> DTensor:
-    """`part` as this rank's rows of what `tensor` is; `from_local` would move it to the mesh's device."""
+    """A DTensor like `tensor` with `part` as this rank's rows; `from_local` would move `part` to the mesh's device."""
     return DTensor(part, tensor._spec, requires_grad=False)
 
 
 def any_length(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A compiled function that has one graph, whatever the first size of its tensors."""
+    """Wrap a compiled function so that it has one graph for any first size of its tensors."""
 
     def called(hidden_TD: torch.Tensor, *others: Any) -> Any:
         for tensor in (hidden_TD, *others):
@@ -64,13 +64,13 @@ def any_length(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def prepare_compiler() -> None:
-    """Settings of torch.compile for a training, and the processes that compile kernels.
+    """Configure torch.compile for a training, and start the processes that compile kernels.
 
-    Norms, activations and sums are recomputed in backward rather than kept, whatever reads them: that costs under
-    one percent of a step and halves the memory that activations take. Matrix products and attention are kept.
+    Norms, activations and sums are always recomputed in backward instead of saved: that costs less than
+    one percent of a step and halves the memory of activations. Matrix products and attention are saved.
 
-    The compiling processes take seconds to start, and until then kernels are compiled one by one. Every rank has its
-    own, up to 32 if nobody limits them, which is too many beside decode workers.
+    The compiling processes take seconds to start; until then kernels are compiled one by one. Every rank has its
+    own, by default up to 32, which is too many beside decode workers.
     """
     from torch._functorch import config as functorch
     from torch._inductor import config as inductor

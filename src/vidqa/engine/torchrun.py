@@ -1,10 +1,10 @@
-"""The processes of a job on this node, one for each GPU: `--standalone --nproc-per-node N` starts them here, anything
-else is torchrun with its own options, for several nodes. The end is that of the engine: its exit code, and one line
-instead of torchrun's own traceback. On one node torchrun does nothing that is needed, and imports torch first, which
+"""Launcher of a job's processes on this node, one per GPU: `--standalone --nproc-per-node N` starts them here; other
+options are passed to torchrun, for several nodes. The exit code is that of the engine, and a failure prints one line
+instead of torchrun's traceback. On one node torchrun is not needed, and it imports torch first, which
 takes seconds while all GPUs wait.
 
-However it ends, SIGKILL too, its processes end with it: they have sessions of their own, and would keep their GPUs. It
-ends itself with a script that waits for it.
+However the launcher ends, even by SIGKILL, its processes end with it: they have their own sessions, and would keep
+their GPUs. The launcher itself ends with a script that waits for it.
 
 python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --spec ... --run-dir ...
 """
@@ -27,17 +27,17 @@ from vidqa.core.parent_death_signal import end_with
 from vidqa.core.problem import Exit
 from vidqa.engine.signals import STOP_SIGNALS, hard_exit
 
-PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # as torchrun does
-GRACE_S = 30.0  # for the other ranks after one has failed: they wait for it in a collective
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # as in torchrun
+GRACE_S = 30.0  # seconds for the other ranks after one has failed: they wait for it in a collective
 Rank = subprocess.Popen[bytes]
 
 
 def main(words: list[str]) -> int:
-    """Run the ranks of this node; the exit code is that of the one that failed first."""
+    """Run the ranks of this node; returns the exit code of the rank that failed first."""
     if parent := environment.take_parent():
         end_with(parent)
-    # For its processes: they import nothing from the working folder, and end with this one, which starts them from its
-    # main thread.
+    # Inherited by the ranks: they import nothing from the working folder, and end with this process, which starts them
+    # from its main thread.
     environment.adopt({"PYTHONSAFEPATH": "1", environment.PARENT: str(os.getpid())})
     on_one_node = one_node(words)
     if on_one_node is None:
@@ -50,8 +50,8 @@ def main(words: list[str]) -> int:
 
 
 def one_node(words: Sequence[str]) -> tuple[int, list[str]] | None:
-    """The number of processes and their program, if torchrun's options, in either spelling and any order, are those of
-    one node and no others; else None."""
+    """The number of processes and their program, if torchrun's options, in either spelling and any order, are only
+    those of one node; else None."""
     standalone, count, left = False, None, list(words)
     while left and left[0].startswith("--"):
         name, _, value = left.pop(0).partition("=")
@@ -67,7 +67,7 @@ def one_node(words: Sequence[str]) -> tuple[int, list[str]] | None:
 
 
 def on_this_node(count: int, words: Sequence[str]) -> int:
-    """Run `python WORDS` as each of `count` ranks."""
+    """Run `python WORDS` in each of `count` ranks."""
     received: list[int] = []
     ranks: dict[int, Rank] = {}
 
@@ -79,7 +79,7 @@ def on_this_node(count: int, words: Sequence[str]) -> int:
         signal.signal(number, pass_on)
     for rank, process in start(count, words):
         ranks[rank] = process
-        if received:  # it came while they were being started
+        if received:  # a signal arrived during the start
             send([process], received[0])
     failure = first_failure(ranks)
     if received:
@@ -88,11 +88,11 @@ def on_this_node(count: int, words: Sequence[str]) -> int:
 
 
 def start(count: int, words: Sequence[str]) -> Iterator[tuple[int, Rank]]:
-    """Start ranks that meet at a socket on the loopback. It is open before any of them looks for it, and handed to the
+    """Start ranks that meet at a socket on the loopback. It is open before any of them connects, and passed to the
     first."""
     common = {**environment.ON_ONE_NODE, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     if count > 1 and not environment.has("OMP_NUM_THREADS"):
-        common["OMP_NUM_THREADS"] = "1"  # as torchrun does
+        common["OMP_NUM_THREADS"] = "1"  # as in torchrun
     with socket.create_server((environment.LOOPBACK, 0), backlog=max(128, count)) as meeting:
         common |= {"MASTER_ADDR": environment.LOOPBACK, "MASTER_PORT": str(meeting.getsockname()[1])}
         for rank in range(count):
@@ -110,22 +110,22 @@ def start(count: int, words: Sequence[str]) -> Iterator[tuple[int, Rank]]:
 
 
 def first_failure(ranks: Mapping[int, Rank]) -> tuple[int, int] | None:
-    """Wait for all ranks; the first that failed and its exit code. The others are asked to stop then, and killed after
-    a while: they may wait for it, where no signal is heard."""
+    """Wait for all ranks; returns the first that failed and its exit code. The others then get SIGTERM, and SIGKILL
+    after a while: they may be waiting in a collective, where no signal is handled."""
     left = {process.pid: rank for rank, process in ranks.items()}
     failure = None
     while left:
-        # Without taking its exit code: until then no other process can get its number.
+        # WNOWAIT keeps the zombie: until its exit code is read no other process can get its pid.
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         assert ended is not None
         rank = left.pop(ended.si_pid, None)
-        if rank is None:  # left to this process, which is the first of a container
+        if rank is None:  # an orphan adopted by this process, which is the first of a container
             os.waitpid(ended.si_pid, 0)
         elif (code := ranks[rank].wait()) and not failure:
             failure = (rank, code)
             others = [ranks[other] for other in left.values()]
             send(others, signal.SIGTERM)
-            if code != Exit.NOT_DONE:  # it was not asked to stop, as all may have been
+            if code != Exit.NOT_DONE:  # it failed without a stop request, which all ranks may have got
                 killer = threading.Timer(GRACE_S, send, (others, signal.SIGKILL))
                 killer.daemon = True
                 killer.start()
@@ -140,7 +140,7 @@ def send(ranks: Iterable[Rank], number: int) -> None:
 
 
 def on_several_nodes(words: list[str]) -> int:
-    """Run this node's ranks by torchrun."""
+    """Run this node's ranks with torchrun."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
     from torch.distributed.run import parse_args
@@ -168,9 +168,9 @@ def stopped(number: int) -> int:
 def failed(rank: int, code: int) -> int:
     """The exit code for a rank that ended with `code`."""
     note(f"rank {rank} ended with exit code {code}; what went wrong stands above")
-    if -code in STOP_SIGNALS:  # it came before the engine could listen
+    if -code in STOP_SIGNALS:  # the signal came before the engine installed its handler
         return int(Exit.NOT_DONE)
-    # Any other signal that killed a process is a negative code, which is none of ours.
+    # Any other signal that killed a process is a negative code, which is no exit code of this project.
     return code if code > 0 else int(Exit.JOB_FAILED)
 
 

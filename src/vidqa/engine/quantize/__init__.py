@@ -1,1 +1,1 @@
-"""Quantization: calibration on training samples, the recipe of llm-compressor, and the proof of what was written."""
+"""Quantization: calibration on training samples, the recipe of llm-compressor, and the proof of the written folder."""

@@ -1,4 +1,4 @@
-"""The samples that calibrate: training samples, balanced over kinds of questions, as inputs of the decoder."""
+"""Calibration samples: training samples, balanced over kinds of questions, as inputs of the decoder."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ PROVING = 8  # samples whose log-probabilities prove the result
 
 @dataclass(frozen=True)
 class Calibration:
-    """The chosen samples. The first `PROVING` prove the result; where nothing is calibrated there are no others.
-    `fingerprint` is of the records, their order, and how they become tokens and frames."""
+    """The chosen samples. The first `PROVING` prove the result; without calibration there are no others. `fingerprint`
+    covers the records, their order, and their tokens and frames."""
 
     samples: Sequence[Sample]
     fingerprint: str
@@ -47,8 +47,8 @@ class Calibration:
 
 
 def choose_calibration(spec: QuantizeSpec, samples: Sequence[Sample], data_fingerprint: str) -> Calibration:
-    """The calibration of a QuantizeSpec from its usable samples. Raises QUANTIZE_CALIBRATION for too
-    few samples, for text alone, and where the evaluation asks about the same videos."""
+    """Choose the calibration samples of a QuantizeSpec from its usable samples. Raises QUANTIZE_CALIBRATION for too few
+    samples, for text alone, and if the evaluation asks about the same videos."""
     quantize, calibrated = spec.quantize, needs_calibration(spec.quantize)
     raise_errors(calibration_problems(quantize, samples) if calibrated else [])
     selected = balanced(samples, quantize.num_calibration_samples if calibrated else PROVING, quantize.seed)
@@ -60,7 +60,7 @@ def choose_calibration(spec: QuantizeSpec, samples: Sequence[Sample], data_finge
 
 
 def balanced(samples: Sequence[Sample], count: int, seed: int) -> list[Sample]:
-    """So many samples, as many of each kind as there are, drawn by `seed`, kinds in turn."""
+    """Draw `count` samples with `seed`, taking kinds in turn: as many of each kind as available."""
     order = list(range(len(samples)))
     random.Random(seed).shuffle(order)
     by_kind = defaultdict[str, list[Sample]](list)
@@ -75,14 +75,14 @@ def balanced(samples: Sequence[Sample], count: int, seed: int) -> list[Sample]:
 
 
 def kind_of(sample: Sample) -> str:
-    """The kind of a sample's question beside that of its media: an image is calibrated apart from a video."""
+    """The kind of a sample's question with that of its media: an image is calibrated apart from a video."""
     record = sample.record
     media = "+".join(sorted({plan.kind for plan in sample.plans})) or "text"
     return f"{record.kind or parse_expected(record.answer, record.question, '').kind}, {media}"
 
 
 def decoded(spec: QuantizeSpec, samples: Sequence[Sample]) -> Iterator[tuple[Sample, list[np.ndarray]]]:
-    """Samples with the frames of their media, uint8 [n, 3, h, w]. Raises the problems of media that do not decode."""
+    """Yield samples with frames of their media, uint8 [n, 3, h, w]. Raises problems of media that do not decode."""
     workers = spec.engine.decode_workers
     with open_frames(spec.engine, workers) as source:
         begun = ((sample, source.request([sample])) for sample in samples)
@@ -91,7 +91,7 @@ def decoded(spec: QuantizeSpec, samples: Sequence[Sample]) -> Iterator[tuple[Sam
 
 
 def decoder_rows(model: Any, planner: Planner, spec: QuantizeSpec, samples: Sequence[Sample]) -> list[dict[str, Any]]:
-    """The inputs of the decoder for every sample (`TorchFamily.decoder_inputs`), on the host."""
+    """The inputs of the decoder for every sample (`TorchFamily.decoder_inputs`), in host memory."""
     family, device = family_of(model), next(model.parameters()).device
     rows = []
     for sample, frames in decoded(spec, samples):

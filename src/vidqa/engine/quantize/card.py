@@ -1,4 +1,4 @@
-"""The model card of a quantized folder: README.md, from quantize.json and the card of the model before."""
+"""The model card of a quantized folder: README.md, from quantize.json and the card of the source model."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from vidqa.data.hub_card import front_matter, front_matter_text
 
 CARD = "README.md"
 FACTS = "quantize.json"
-TAKEN_OVER = ("license", "license_name", "license_link", "base_model", "tags")  # of the card of the model before
+TAKEN_OVER = ("license", "license_name", "license_link", "base_model", "tags")  # copied from the source model's card
 
 
 def write_card(folder: Path) -> None:
-    """Write the card of a folder from its quantize.json; what its README.md says of license and base model stays."""
+    """Write the card of a folder from its quantize.json; license and base model of an existing README.md are kept."""
     facts = read_object(folder / FACTS)
     proof, sizes, gate = facts["proof"], facts["bytes"], facts.get("gate")
     before = front_matter(folder / CARD)
@@ -49,7 +49,7 @@ def write_card(folder: Path) -> None:
 
 
 def tries_table(tries: Sequence[dict[str, Any]]) -> list[str]:
-    """The tries of a search, a line each: what stayed beside quantize.keep, size, accuracy and verdict."""
+    """The tries of a search, one row each: groups kept besides quantize.keep, size, accuracy and verdict."""
     head = ["| try | kept in addition | size | accuracy | gate |", "| --- | --- | --- | --- | --- |"]
     return head + [
         f"| {number} | {', '.join(entry['kept']) or 'nothing'} | {size_text(entry['bytes'])} | "

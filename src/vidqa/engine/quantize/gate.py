@@ -1,9 +1,9 @@
-"""The gate of quantizing: the base and the quantized model are evaluated, and the latter may lose at most so many
-points. With quantize.search a model that loses more is quantized again, without the fused groups with the largest
+"""The quality gate of quantization: base and quantized model are evaluated, and the latter may lose at most max_drop
+points. With quantize.search a model that loses more is quantized again, except the fused groups with the largest
 output errors.
 
 An output error is |y' - y| / |y| over the outputs of a group's layers, y of the base and y' of the quantized model,
-both for inputs from the base: it contains no errors of other layers.
+both for inputs from the base model: it contains no errors of other layers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from vidqa.spec import dump, load
 from vidqa.spec.keys import with_values
 from vidqa.spec.models import QuantizeSpec
 
-KEPT_SHARES = (0.025, 0.05, 0.1)  # of the base's parameters: the most that are not quantized, in each further try
+KEPT_SHARES = (0.025, 0.05, 0.1)  # maximum share of the base's parameters that are not quantized, for each further try
 COMPARED_TOKENS = 64  # tokens of each sample, evenly spaced
 RecordedOutputs = dict[str, list[tuple[torch.Tensor, torch.Tensor]]]
 
@@ -82,8 +82,8 @@ def pass_gate(
 
 
 def evaluate(evaluation: Any, model: Path, run_dir: Path) -> None:
-    """Evaluate a model folder with an EvaluateSpec, in processes that end with this one; the answers are written into
-    `run_dir`. Raises the problems of that run, or JOB_FAILED."""
+    """Evaluate a model folder with an EvaluateSpec, in subprocesses that end with this process; answers are written
+    into `run_dir`. Raises the problems of that run, or JOB_FAILED."""
     note(f"evaluating {model}")
     run_dir.mkdir(parents=True, exist_ok=True)
     model_keys = {"model.model_name": str(model), "model.enable_lora": False, "model.base_model_path": ""}
@@ -108,8 +108,8 @@ def evaluate(evaluation: Any, model: Path, run_dir: Path) -> None:
 
 @contextmanager
 def record_outputs(model: Any, modules: Iterable[str]) -> Iterator[RecordedOutputs]:
-    """Record, while the context is open, the inputs and outputs of the named linear layers for each sample that the
-    model computes: by the layer's name, pairs [N, D] and [N, O] on the host in the model's dtype, with N at most
+    """Record, inside the context, the inputs and outputs of the named linear layers for each sample that the model
+    computes: by the layer's name, pairs [N, D] and [N, O] in host memory in the model's dtype, with N at most
     COMPARED_TOKENS."""
     recorded: RecordedOutputs = defaultdict(list)
 
@@ -126,7 +126,7 @@ def record_outputs(model: Any, modules: Iterable[str]) -> Iterator[RecordedOutpu
 
 @torch.no_grad()
 def output_errors(model: Any, recorded: RecordedOutputs) -> dict[str, float]:
-    """The output error of each fused group of a quantized model, from what was `recorded` of the base."""
+    """The output error of each fused group of a quantized model, from the outputs `recorded` of the base."""
     device, sums_by_group = next(model.parameters()).device, defaultdict[str, list[float]](lambda: [0.0, 0.0])
     for name, samples in recorded.items():
         layer, sums = model.get_submodule(name), sums_by_group[fused_group(name)]

@@ -1,6 +1,6 @@
-"""The proof of a quantized folder: the planned layers and no others, and the log-probabilities of the model in memory.
+"""Proof of a quantized folder: only planned layers are quantized, and log-probabilities equal those before writing.
 
-1. Names of tensors, the ignore list and the settings are those that the plan and the source folder give.
+1. Names of tensors, the ignore list and the settings agree with the plan and the source folder.
 2. Stock transformers loads the folder, and every supervised token of the proving samples has the log-probability that
    it had before the folder was written.
 """
@@ -27,7 +27,7 @@ from vidqa.families import quantization_of
 from vidqa.planning.quantization import WEIGHT, QuantizationPlan
 from vidqa.planning.samples import Planner, Sample
 
-TOLERANCE = 1e-4  # of a log-probability; the same products of the same numbers are equal to the bit
+TOLERANCE = 1e-4  # of a log-probability; equal products of equal values agree to the bit
 PACKED = ("weight_packed", "weight_scale", "weight_shape")
 FLOAT4 = ("weight_packed", "weight_scale", "weight_global_scale")
 # The tensors of a quantized layer in a file.
@@ -44,8 +44,8 @@ Decoded = Sequence[tuple[Sample, list[np.ndarray]]]
 
 @dataclass(frozen=True)
 class Measured:
-    """What a model makes of the proving samples: losses float32 [N] of the supervised tokens of each, and, of the first
-    sample, the outputs [1, S, D] of the decoder's layers, on the host."""
+    """Measurements of a model on the proving samples: losses, float32 [N], of the supervised tokens of each sample, and
+    for the first sample the outputs [1, S, D] of the decoder's layers, in host memory."""
 
     losses: list[torch.Tensor]
     layers: list[torch.Tensor]
@@ -56,7 +56,7 @@ class Measured:
 
 
 def measure(model: Any, planner: Planner, proving: Decoded) -> Measured:
-    """Losses and outputs of layers of a stock model."""
+    """Measure losses and layer outputs of a stock model."""
     outputs: list[torch.Tensor] = []
 
     def keep(module: Any, args: Any, output: Any) -> None:
@@ -82,11 +82,11 @@ def prove(
     proving: Decoded,
     device: torch.device,
 ) -> dict[str, Any]:
-    """Prove a folder that is not published yet: `before` was measured before the model was quantized, `expected`
-    after. Raises ENGINE_UNPROVEN."""
+    """Prove a folder that is not published yet: `before` was measured before the model was quantized, `expected` after.
+    Raises ENGINE_UNPROVEN."""
     check_folder(folder, source, plan, quantize)
     model = load_weights(folder, torch.bfloat16).to(device).eval()
-    model.hf_quantizer.compressor.decompress_model(model)  # as before its first forward, of which this is a part
+    model.hf_quantizer.compressor.decompress_model(model)  # the same as in its first forward pass
     reloaded = measure(model, planner, proving)
     apart = [(a - b).abs().max().item() for a, b in zip(reloaded.losses, expected.losses, strict=True)]
     if not max(apart) <= TOLERANCE:  # also for NaN
@@ -107,7 +107,7 @@ def prove(
 
 
 def check_folder(folder: Path, source: Path, plan: QuantizationPlan, quantize: Any) -> None:
-    """Names of tensors, the ignore list and the settings of a folder. Raises ENGINE_UNPROVEN."""
+    """Check names of tensors, the ignore list and the settings of a folder. Raises ENGINE_UNPROVEN."""
     refuse = partial(ENGINE_UNPROVEN.error, folder)
     stored, base = set(model_tensors(folder)), set(model_tensors(source))
     quantized_modules = {name.removesuffix(".weight_scale") for name in stored if name.endswith(".weight_scale")}
@@ -132,5 +132,5 @@ def check_folder(folder: Path, source: Path, plan: QuantizationPlan, quantize: A
 
 
 def _relative(before: torch.Tensor, after: torch.Tensor) -> float:
-    """|after - before| / |before|, in Frobenius norms."""
+    """The relative error |after - before| / |before|, in Frobenius norms."""
     return ((after.float() - before.float()).norm() / before.float().norm().clamp_min(1e-12)).item()

@@ -1,4 +1,4 @@
-"""The recipe that llm-compressor carries out on the decoder of a model, from the spec's table `quantize`."""
+"""The recipe that llm-compressor applies to the decoder of a model, from the spec's table `quantize`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vidqa.engine.families import family_of
 from vidqa.planning.quantization import QuantizationPlan
 from vidqa.spec.quantize_tables import GROUPED, is_smoothed, method_of
 
-# Activations behind a norm are scaled down, and the weights that read them up.
+# Activations after a norm are scaled down, and the weights that read them up.
 SMOOTHED = [
     [["re:.*q_proj", "re:.*k_proj", "re:.*v_proj"], "re:.*input_layernorm"],
     [["re:.*gate_proj", "re:.*up_proj"], "re:.*post_attention_layernorm"],
@@ -22,9 +22,9 @@ SMOOTHED = [
 
 
 def compress(model: Any, plan: QuantizationPlan, quantize: Any, source: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Quantize the planned layers of a stock model in place, its decoder alone: vision features are part of `rows`, the
-    decoder's inputs, so that samples with any kinds of media calibrate the same traced forward. No `rows` round without
-    data. Raises ENV_GPU_UNFIT for AWQ without a GPU."""
+    """Quantize the planned layers of a stock model in place, running only its decoder: `rows`, the decoder's inputs,
+    include vision features, so that samples with any kinds of media calibrate the same traced forward. Without `rows`
+    weights are rounded without data. Raises ENV_GPU_UNFIT for AWQ without a GPU."""
     oneshot = require("llmcompressor", "quantize").oneshot
     if method_of(quantize) == "awq" and not torch.cuda.is_available():
         raise GPU_UNFIT.error(
@@ -44,8 +44,8 @@ def compress(model: Any, plan: QuantizationPlan, quantize: Any, source: Path, ro
 
 
 def round_weights(model: Any, plan: QuantizationPlan) -> None:
-    """Round the weights of the planned layers in memory to what files store. The library rounds them at every use and
-    again when it writes, by other kernels on a GPU than on the host, which differ where a number lies between two
+    """Round the weights of the planned layers in memory to the values in files. The library rounds them at every use
+    and again when it writes, with different kernels on a GPU and on the host, which differ for values between two
     codes. A rounded weight is rounded to itself by both."""
     from compressed_tensors.offload import update_offload_parameter
     from compressed_tensors.quantization.lifecycle.forward import forward_quantize
@@ -57,7 +57,7 @@ def round_weights(model: Any, plan: QuantizationPlan) -> None:
 
 
 def recipe(quantize: Any, ignored: list[str]) -> list[Any]:
-    """The modifiers of llm-compressor; `ignored` are layers that stay, by their names in the decoder."""
+    """The modifiers of llm-compressor; `ignored` are layers that stay unquantized, by their names in the decoder."""
     from compressed_tensors.quantization import QuantizationArgs, preset_name_to_scheme
     from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
 

@@ -1,11 +1,11 @@
-"""Quantization: a smaller model folder, proved to be what was calibrated, and compared with the model before.
+"""Quantization: a smaller model folder, proved to equal the calibrated model, and compared with the source model.
 
     python -P -m vidqa.engine.torchrun --standalone --nproc-per-node 1 -m vidqa.engine quantize --spec quantize.toml \
         --run-dir results/my-run
 
 source folder (an adapter is merged first) -> planned layers -> calibration samples -> llm-compressor on the decoder ->
 an unpublished folder -> proof -> safetensors/final -> quantize.evaluate: both models answer, and the gate judges;
-where it fails, quantize.search does all from llm-compressor on again with more layers kept
+if it fails, quantize.search repeats all steps from llm-compressor on with more layers kept
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from vidqa.spec.parent_layers import view_of
 from vidqa.spec.problems import MODEL
 from vidqa.spec.quantize_tables import method_of, needs_calibration
 
-NAME = "final"  # of the export of the run, as --parent-run finds it
+NAME = "final"  # of the run's export, which --parent-run looks for
 SHARD = "5GB"
 LIBRARIES = ("torch", "transformers", "compressed-tensors", "llmcompressor")
 
 
 def quantize(spec: QuantizeSpec, run: RunFolder) -> int:
-    """Carry out a QuantizeSpec in `run`. Raises what is wrong before weights are read, ENGINE_UNPROVEN, and
-    ENGINE_QUANTIZE_GATE where the quantized model answers worse."""
+    """Run the quantization of a QuantizeSpec in `run`. Raises input problems before weights are read, ENGINE_UNPROVEN,
+    and ENGINE_QUANTIZE_GATE if the quantized model answers worse."""
     raise_errors(check_with_gpus(spec, world_size()))
     require("llmcompressor", "quantize")
     run.sweep()
@@ -71,15 +71,15 @@ def quantize(spec: QuantizeSpec, run: RunFolder) -> int:
     quantization = Quantization(spec, run, planner, plan, calibration, source_folder(spec, run, world), world.device)
     published = quantization.write()
     if spec.quantize.evaluate:
-        keeps = kept_group_candidates(plan, quantization.errors)  # none where nothing is searched
+        keeps = kept_group_candidates(plan, quantization.errors)  # none without quantize.search
         pass_gate(spec, run, quantization.source, published, keeps, quantization.write)
     return int(Exit.OK)
 
 
 @dataclass
 class Quantization:
-    """One source folder, quantized once or, by a search, several times with more layers kept: what the model before
-    gives (`before`, calibration's `rows`, and the output `errors` of fused groups) is computed the first time."""
+    """One source folder, quantized once or, in a search, several times with more layers kept. Measurements of the
+    source model (`before`, calibration's `rows`, output `errors` of fused groups) are computed the first time."""
 
     spec: QuantizeSpec
     run: RunFolder
@@ -124,13 +124,13 @@ class Quantization:
         size = size_text(facts["bytes"]["quantized"])
         note(f"{published}: {size}, loss {proof['quantized_loss']:.4f} (before: {proof['loss']:.4f})")
         write_json(self.run.path / FACTS, {**facts, "folder": str(published)})
-        best = self.run.path / "best"  # what --parent-run takes
+        best = self.run.path / "best"  # the link that --parent-run follows
         if not best.is_symlink():
             best.symlink_to(published.relative_to(self.run.path))
         return published
 
     def read(self, model: Any) -> RecordedOutputs:
-        """Compute what the model before gives. Returns what its linear layers do, for a search."""
+        """Measure the source model. Returns the outputs of its linear layers if a search needs them."""
         samples, options = self.calibration.samples, self.spec.quantize
         self.proving = list(decoded(self.spec, samples[:PROVING]))
         with record_outputs(model, self.plan.modules if options.search else ()) as products:
@@ -140,7 +140,7 @@ class Quantization:
 
 
 def calibration_of(spec: QuantizeSpec, planner: Planner, world: World, run: RunFolder) -> Calibration:
-    """The samples that calibrate and prove."""
+    """The samples for calibration and proof."""
     planned = shared_plan(spec, planner, world, run)
     samples, _ = fitting(spec, planned.sets["calibration"])
     learned = usable(samples, spec.quantize.max_sequence_length, trained=True)
@@ -150,7 +150,7 @@ def calibration_of(spec: QuantizeSpec, planner: Planner, world: World, run: RunF
 
 
 def source_folder(spec: QuantizeSpec, run: RunFolder, world: World) -> Path:
-    """The folder of whole weights that is quantized: the model's own, or <run>/merged, written as by export.py --merge.
+    """The folder of whole weights to quantize: the model's own, or <run>/merged, written as by export.py --merge.
     Raises MODEL_QUANTIZED, SPEC_MODEL."""
     export_dir = Path(spec.model.model_path)
     if not spec.model.enable_lora:
@@ -171,8 +171,8 @@ def source_folder(spec: QuantizeSpec, run: RunFolder, world: World) -> Path:
 
 
 def write_folder(model: Any, source: Path, run: RunFolder) -> Path:
-    """A quantized stock model in a folder that is not published yet, with the source's settings, tokenizer, chat
-    template and processor."""
+    """Write a quantized stock model into a folder that is not published yet, with the source's settings, tokenizer,
+    chat template and processor."""
     from llmcompressor.transformers.compression.compressed_tensors_utils import modify_save_pretrained
 
     folder = RunFolder.begin(run.exports, NAME)
@@ -189,7 +189,7 @@ def write_folder(model: Any, source: Path, run: RunFolder) -> Path:
 def facts_of(
     options: Any, source: Path, folder: Path, plan: QuantizationPlan, calibration: Calibration | None
 ) -> dict[str, Any]:
-    """What quantize.json says beside the proof. `kept` are all linear layers that stay, of the vision tower too."""
+    """The content of quantize.json except the proof. `kept` are all unquantized linear layers, the tower's too."""
     table, family = quantization_of(folder), family_of(folder)
     return {
         "schema_version": 1,

@@ -1,5 +1,5 @@
-"""Metrics of a GRPO run (rewards, groups, lengths, policy statistics, seconds of each phase of a step), and the early
-stopping of a run whose metrics leave the bounds of its spec: it warns first, then ends saved and resumable."""
+"""Metrics of a GRPO run (rewards, groups, lengths, policy statistics, seconds of each phase of a step), and early
+stopping if metrics leave the bounds of the spec: the run warns first, then ends saved and resumable."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Value = TypeVar("Value")
 
 
 class StepMeter:
-    """Metrics of one step after the other. Every method that returns metrics gathers over all ranks: call it on each of
-    them; the values are the same on every rank."""
+    """Collects the metrics of a step. Every method that returns metrics gathers over all ranks: call it on every rank;
+    the values are the same on every rank."""
 
     def __init__(self, spec: GrpoSpec, model: Any, world: World) -> None:
         self.world, self.flops, self.peak = world, flops_of(model, spec), peak_flops(world.device)
@@ -39,7 +39,7 @@ class StepMeter:
         self.trained_tokens, self.trained_flops = 0, 0.0
 
     def timed(self, phase: str, call: Callable[[], Value]) -> Value:
-        """Return what `call` returns, and add its time to `phase`, one of PHASES."""
+        """Call `call`, add its time to `phase`, one of PHASES, and return its result."""
         started = time.perf_counter()
         value = call()
         self.seconds[phase] += time.perf_counter() - started
@@ -48,8 +48,8 @@ class StepMeter:
     def rollout_values(
         self, groups: Sequence[Group], dropped: Sequence[Group], accuracy: str, rollouts: Rollouts
     ) -> dict[str, float]:
-        """Metrics of all groups that were drawn, including those that DAPO `dropped`. `accuracy` names the part of the
-        reward that says whether a completion is right; without it the whole reward does."""
+        """Metrics of all drawn groups, including those that DAPO `dropped`. `accuracy` names the part of the reward for
+        correctness of a completion; if it is empty the whole reward is used."""
         self._add_waits(rollouts)
         counts, completions = np.zeros(len(COUNTS)), []
         for number, group in enumerate([*groups, *dropped]):
@@ -92,8 +92,8 @@ class StepMeter:
         return values | {f"train/{name}": value for name, value in {**outcome.metrics, **outcome.maxima}.items()}
 
     def step_values(self) -> dict[str, float]:
-        """Seconds of each phase (the slowest rank's), tokens/s and MFU of all ranks, since the last call; then begin to
-        measure anew."""
+        """Seconds of each phase (the slowest rank's), tokens/s and MFU of all ranks, since the last call; restarts the
+        measurement."""
         now = time.perf_counter()
         of_rank = ({**self.seconds, "step": now - self.started}, self.trained_tokens, self.trained_flops)
         self.started, self.trained_tokens, self.trained_flops = now, 0, 0.0
@@ -111,11 +111,11 @@ class StepMeter:
         return values
 
     def validation_values(self, groups: Sequence[Group], rollouts: Rollouts) -> dict[str, float]:
-        """Metrics of this rank's answers to the validation set and of all other ranks'. Accuracy is over the answers
-        that can be checked, and is left out where there is none."""
+        """Metrics of the answers of all ranks to the validation set; `groups` are this rank's. Accuracy is over the
+        answers that can be checked, and is omitted without any."""
         self._add_waits(rollouts)
         drawn = [answer for group in groups for answer in group.drawn]
-        correct = [answer.completion.item["correct"] for answer in drawn]  # None where it cannot be checked
+        correct = [answer.completion.item["correct"] for answer in drawn]  # None if it cannot be checked
         counts = np.array(
             [len(groups), len(drawn), len(correct) - correct.count(None), correct.count(True)], np.float64
         )
@@ -146,7 +146,7 @@ def _mean(values: np.ndarray) -> float:
 
 class EarlyStopping:
     """Stops a run after `rules.patience` measurements in a row beyond a bound. `rules` is the spec's engine.stop;
-    `start` are the metrics of the first validation, of a resumed run those that its checkpoint has."""
+    `start` are the metrics of the first validation, in a resumed run those stored in its checkpoint."""
 
     def __init__(self, rules: Any, start: Mapping[str, float] | None = None) -> None:
         self.rules = rules
@@ -163,11 +163,11 @@ class EarlyStopping:
 
     @property
     def stopping_rule(self) -> str:
-        """The rule that ends the run, as its key in engine.stop; empty while none does."""
+        """The rule that ends the run, as its key in engine.stop; empty if none does."""
         return next((name for name, count in self.times_crossed.items() if count >= self.rules.patience), "")
 
     def _rules_measured(self, values: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-        """(rule, how its bound is crossed, empty if it is not) for every rule whose metric is among `values`."""
+        """Yield (rule, text) for every rule whose metric is in `values`; `text` is empty within the bound."""
         for name, (metric, sign) in BOUNDS.items():
             bound, value = getattr(self.rules, name), values.get(metric)
             if bound is not None and value is not None:
@@ -177,7 +177,7 @@ class EarlyStopping:
             yield "validation_below_start", self._below_start(values)
 
     def _below_start(self, values: Mapping[str, float]) -> str:
-        """How far validation fell, where it is by more than twice the standard error of the difference."""
+        """A text about the drop of validation if it exceeds twice the standard error of the difference, else empty."""
         metric = ACCURACY if ACCURACY in values else REWARD
         now, count = values[metric], values.get("val/questions", 0)
         before = self.start.setdefault(metric, now)

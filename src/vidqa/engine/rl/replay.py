@@ -1,8 +1,8 @@
-"""Replays a step of a GRPO run: rewards and gradient norm are recomputed from the completions that it recorded.
+"""Replay of a step of a GRPO run: rewards and gradient norm are recomputed from its recorded completions.
 
 python scripts/launch.py grpo --spec RUN/spec.toml --prove
 
-A step can be replayed where its first state is there: the step behind a checkpoint, or step 1 from the model folder.
+A step can be replayed if its initial state exists: the step after a checkpoint, or step 1 from the model folder.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ FINISH_REASONS = ("stop", "length")
 
 
 def prove(spec: GrpoSpec, run: RunFolder) -> int:
-    """Replay a step of the run in whose folder `run` lies: the one behind the checkpoint that `train.resume` names,
-    else behind the newest checkpoint of the run, else step 1. Writes replay.json. Raises ENGINE_REPLAY_MISSING where
-    there is no such step, and ENGINE_UNPROVEN where a reward or the gradient norm is not what the run recorded.
+    """Replay a step of the run whose folder contains `run`: the step after the checkpoint named by `train.resume`,
+    else after the newest checkpoint of the run, else step 1. Writes replay.json. Raises ENGINE_REPLAY_MISSING if
+    there is no such step, and ENGINE_UNPROVEN if a reward or the gradient norm differs from the recorded value.
     """
     recorded = RunFolder(run.path.parent)
     checkpoint, step = replayable(spec, recorded)
@@ -69,7 +69,7 @@ def prove(spec: GrpoSpec, run: RunFolder) -> int:
 
 
 def replayable(spec: GrpoSpec, recorded: RunFolder) -> tuple[Path | None, int]:
-    """The checkpoint to start from (None: the model folder) and the number of the step behind it. Raises
+    """The checkpoint to start from (None: the model folder) and the number of the step after it. Raises
     ENGINE_REPLAY_MISSING."""
     if not rollout_files(recorded.path) or not (recorded.path / METRICS).is_file():
         raise ENGINE_REPLAY_MISSING.error(recorded.path, "no run is here: it has no rollouts or no metrics")
@@ -104,8 +104,8 @@ def replayed_groups(training: Training, recorded: RunFolder, step: int) -> tuple
 
 
 def lines_of(folder: Path, world: World, step: int) -> list[dict[str, Any]]:
-    """The completions that this rank drew in a step, but those that it dropped. Raises ENGINE_REPLAY_MISSING on every
-    rank where further ranks drew some of them: the gradient is then a sum in another order."""
+    """The completions that this rank drew in a step, without those that it dropped. Raises ENGINE_REPLAY_MISSING on
+    every rank if more ranks drew some of them: the gradient is then summed in another order."""
     others = [path for path in rollout_files(folder) if rank_of(path) >= world.size]
     has_step = {path.name: any(line["step"] == step for line in read_rollouts(path)) for path in others}
     if drew := [name for name, has in has_step.items() if has]:
@@ -117,7 +117,7 @@ def lines_of(folder: Path, world: World, step: int) -> list[dict[str, Any]]:
 
 
 def rewarded_again(training: Training, lines: Sequence[Mapping[str, Any]]) -> tuple[list[Group], list[str]]:
-    """The groups of these completions, in their order, and what is not as it is recorded."""
+    """Reward these completions again. Returns their groups, in order, and the differences from the record."""
     groups, faults = [], list[str]()
     size, divided = training.spec.rollout.n_generation, not training.policy.unbiased_advantage
     for slot, members in groupby(lines, key=lambda line: line["slot"]):
@@ -146,7 +146,7 @@ def rewarded_again(training: Training, lines: Sequence[Mapping[str, Any]]) -> tu
 
 
 def never_drawn(training: Training, line: Mapping[str, Any]) -> str:
-    """Why the model cannot have drawn a recorded completion; empty where it can."""
+    """The reason why the model cannot have drawn a recorded completion; empty if it can."""
     ids, vocabulary = line["token_ids"], training.model.get_input_embeddings().num_embeddings
     if line["finish_reason"] not in FINISH_REASONS or not ids or len(ids) != len(line["logprobs"]):
         return f"{len(ids)} tokens, {len(line['logprobs'])} log-probabilities, end {line['finish_reason']!r}"

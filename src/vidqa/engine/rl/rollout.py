@@ -1,5 +1,5 @@
-"""Rollouts: which questions a step asks, groups of completions, drawn by the native generator from a copy of the
-trained weights, and their record in the run's folder (`core.run_folder`)."""
+"""Rollouts: the questions of a step, groups of completions, drawn by the native generator from a copy of the trained
+weights, and their record in the run's folder (`core.run_folder`)."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from vidqa.evaluation.rewards import Completion, Reward, Rewards
 from vidqa.planning.requests import Request, Result, Sampling
 from vidqa.planning.samples import Planner, Sample
 
-ORDERS_KEPT = 64  # permutations that are remembered
+ORDERS_KEPT = 64  # permutations that are cached
 CODEC = pa.Codec("zstd")
-DECODED_AHEAD = 32  # questions, of those whose decoding did not begin before
-SHOWN = 4  # frames of a question that its page shows, over all of its media
+DECODED_AHEAD = 32  # questions whose decoding starts ahead of generation
+SHOWN = 4  # frames of a question shown on its page, over all of its media
 
 
 class QuestionStream:
-    """Which questions are asked: an endless sequence of their numbers, epoch after epoch, each in an order of its own.
-    Its whole state is the number of questions taken. With `labels`, one a question, labels take turns: as many
-    questions of each as of the others, whatever their share of the set; a rare label's questions come more often."""
+    """The order of questions: an endless sequence of their numbers, epoch after epoch, each in a different order. Its
+    only state is the number of questions taken. With `labels`, one per question, labels take turns: all labels are
+    equally frequent, whatever their share of the set; questions of a rare label are repeated more often."""
 
     def __init__(self, size: int, labels: Sequence[str], policy: Any) -> None:
         """`policy` has the seed and whether to shuffle."""
@@ -63,9 +63,9 @@ class QuestionStream:
 
 @dataclass(eq=False)
 class Question:
-    """A question of a step. `slot` is its position in the stream of questions, which no other has; `sample` is its
-    prompt as it is asked here, `prompt_ids` int32 [S]. `frames` are uint8 [n, 3, h, w] of each medium once they are
-    needed, and `problems` say why there are none. Where there is a `ticket`, they are being decoded."""
+    """A question of a step. `slot` is its unique position in the stream of questions; `sample` is its prompt as asked
+    here, `prompt_ids` int32 [S]. `frames` are uint8 [n, 3, h, w] of each medium once they are needed, and `problems`
+    the reasons if they are missing. A question with a `ticket` is being decoded."""
 
     slot: int
     sample: Sample
@@ -77,7 +77,7 @@ class Question:
 
 @dataclass(eq=False)
 class Drawn:
-    """A completion as it was drawn: its tokens, the stop token included, and the log-probability of each, float32."""
+    """A drawn completion: its tokens, including the stop token, and the log-probability of each, float32."""
 
     token_ids: tuple[int, ...]
     logprobs: np.ndarray
@@ -98,7 +98,7 @@ class Group:
 
     @property
     def rewards(self) -> np.ndarray:
-        """float64 [G]"""
+        """The rewards of the completions, float64 [G]."""
         return np.array([drawn.reward.total for drawn in self.drawn])
 
     def part(self, name: str) -> np.ndarray:
@@ -107,8 +107,8 @@ class Group:
 
 
 def advantages(rewards: np.ndarray, *, divided: bool) -> np.ndarray:
-    """Of the rewards of one group, float64 [G]: r - mean, `divided` by the population's deviation + 1e-6. Equal rewards
-    have none: compared by their largest and smallest, since a deviation that is only rounding would be divided by."""
+    """The advantages of the rewards of one group, float64 [G]: r - mean, `divided` by the population's deviation +
+    1e-6. They are 0 if largest and smallest reward are equal: the deviation would be rounding error alone."""
     if rewards.max() == rewards.min():
         return np.zeros_like(rewards)
     centred = rewards - rewards.mean()
@@ -116,19 +116,19 @@ def advantages(rewards: np.ndarray, *, divided: bool) -> np.ndarray:
 
 
 class Rollouts:
-    """Asks questions of a `RolloutModel` and rewards the completions, in a thread beside the generator."""
+    """Draws completions of questions with a `RolloutModel`, and rewards them in a thread beside the generator."""
 
     def __init__(self, model: RolloutModel, planner: Planner, source: FrameSource) -> None:
         self.model, self.planner, self.source = model, planner, source
         self.stop_ids = tuple(sorted(planner.chat.eos_ids))
-        self.waited_s = 0.0  # seconds in which the generator waited for frames
-        self.reward_s = 0.0  # seconds of rewards that nothing else hid
+        self.waited_s = 0.0  # seconds that the generator waited for frames
+        self.reward_s = 0.0  # seconds of rewards that did not overlap with generation
 
     def question(self, slot: int, sample: Sample) -> Question:
         return Question(slot, sample, self.planner.encode(sample).token_ids)
 
     def decode(self, question: Question) -> Question:
-        """The question, decoding of whose media begins where it has not begun."""
+        """Start decoding the media of a question unless it has started; returns the question."""
         if question.ticket is None:
             question.ticket = self.source.request([question.sample])
         return question
@@ -143,11 +143,11 @@ class Rollouts:
         *,
         keeps_frames: bool = True,
     ) -> list[Group]:
-        """`size` completions of each question, in the order of the questions. Draws are named by `name`, slot and
-        number of the completion. A question whose media cannot be decoded has no completions, but problems. Without
-        `keeps_frames` only those of the questions in progress are held. Raises the problems of rewards."""
+        """Draw `size` completions of each question, in the order of the questions. Random keys of draws are `name`,
+        slot and number of the completion. A question whose media cannot be decoded has no completions, but problems.
+        Without `keeps_frames` only frames of active questions are held. Raises the problems of rewards."""
         groups = {question.slot: Group(question) for question in questions}
-        left = Counter(dict.fromkeys(groups, size))  # completions of each question that are not there yet
+        left = Counter(dict.fromkeys(groups, size))  # completions of each question that are still missing
         requests = self._requests(questions, sampling, size, name)
         pending: dict[tuple[int, int], Future[Drawn]] = {}
         with ThreadPoolExecutor(1, "rewards") as rewarding:
@@ -177,7 +177,7 @@ class Rollouts:
     def _requests(self, questions: Iterable[Question], sampling: Sampling, size: int, name: str) -> Iterable[Request]:
         longest_first = sorted(questions, key=lambda question: -question.sample.length)
         for question in early(map(self.decode, longest_first), DECODED_AHEAD):
-            # A group has all but the prompt's last token in common: what is chosen behind that one differs.
+            # A group shares all but the prompt's last token: the tokens chosen after that one differ.
             prefix, key = len(question.prompt_ids) - 1, str(question.slot).encode()
             if size == 1:
                 prefix, key = question.sample.prefix, question.sample.prefix_key
@@ -197,7 +197,7 @@ class Rollouts:
                 )
 
     def frames(self, question: Question) -> Sequence[np.ndarray]:
-        """Its media decoded, each uint8 [n, 3, h, w]. Raises the problems of those that cannot be."""
+        """The decoded media of a question, each uint8 [n, 3, h, w]. Raises the problems of media that do not decode."""
         if question.frames is None:
             started = time.perf_counter()
             (frames,), problems = self.source.collect(self.decode(question).ticket or [])
@@ -217,18 +217,18 @@ class Rollouts:
 
 
 class RolloutRecord:
-    """Appends the groups of each step. A resumed run cuts off what is behind its checkpoint."""
+    """Appends the groups of each step. A resumed run truncates the lines after its checkpoint."""
 
     def __init__(self, folder: Path, rank: int, step: int, ranks: int) -> None:
-        """`step` steps are done; lines of later ones are dropped, also from the files of ranks that there are no more:
-        each rank looks after its own file and after every `ranks`th one behind it."""
+        """Drop the lines after the first `step` steps, also from files of ranks that no longer exist: each rank
+        truncates its own file and every `ranks`th one after it."""
         self.path = rollout_file(folder, rank)
         for path in rollout_files(folder):
             if rank_of(path) % ranks == rank:
                 cut_off(path, step)
 
     def write(self, step: int, groups: Sequence[Group], dropped: Sequence[Group], *, divided: bool) -> None:
-        """Of the step that is done as the `step`th: groups that it learned from, and those that dapo dropped."""
+        """Append step number `step` (from 1): the groups that it learned from, and those that DAPO dropped."""
         lines = []
         for place, group in enumerate([*groups, *dropped]):
             shares = advantages(group.rewards, divided=divided)
@@ -264,7 +264,7 @@ def frame_of(lines: Sequence[dict[str, Any]]) -> bytes:
 
 
 def cut_off(path: Path, step: int) -> None:
-    """Drop what a file holds of steps later than `step`: the file is then what it was after that step, byte by byte."""
+    """Remove later steps than `step` from a file: the file is then byte by byte the one after that step."""
     steps = groupby((line for line in read_rollouts(path) if line["step"] <= step), key=lambda line: line["step"])
     with replacing(path) as shortened, shortened.open("wb") as file:
         file.writelines(frame_of(list(lines)) for _, lines in steps)

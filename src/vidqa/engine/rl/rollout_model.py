@@ -1,8 +1,8 @@
-"""The model that draws completions, and its weights: copies of what the trainer computes with, made anew after every
-update, and proved.
+"""The rollout model, which draws completions, and its weights: copies of the trainer's weights, updated after every
+optimizer update, and verified.
 
 The trainer's units are gathered one after the other; adapters are merged in float32. Tensors are written in place, so
-that captured graphs go on with the new weights, and every one of them is then compared bit by bit.
+that captured graphs use the new weights, and every tensor is then compared bit by bit.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ BITS = {2: torch.int16, 4: torch.int32}  # integers of as many bytes: NaN equals
 
 
 class RolloutModel:
-    """The model that draws, on every rank, beside the sharded `trainer`: a stock model of the same base and of the
-    precision in which the trainer computes. A head that is tied there and apart in the trainer becomes its own."""
+    """The rollout model on every rank, beside the sharded `trainer`: a stock model of the same base, in the precision
+    in which the trainer computes. A tied head that the trainer has untied is untied here, too."""
 
     def __init__(
         self, spec: GrpoSpec, folder: Path, planner: Planner, trainer: Any, shape: RolloutShape, world: World
@@ -57,7 +57,7 @@ class RolloutModel:
 
     @torch.no_grad()
     def sync(self) -> None:
-        """Copy the trainer's weights and prove all of them; every rank takes part. Raises ENGINE_ROLLOUT_DIFFERS."""
+        """Copy the trainer's weights and compare all of them; every rank takes part. Raises ENGINE_ROLLOUT_DIFFERS."""
         counts: dict[str, torch.Tensor] = {}
         for unit, sources in self.units.items():
             unit.unshard()
@@ -78,8 +78,8 @@ def banned_ids(folder: Path, planner: Planner) -> tuple[int, ...]:
 
 
 def require_views(forward: Any, model: nn.Module) -> None:
-    """Every tensor that the generator's forward holds must lie in the memory of a parameter: a copy would keep old
-    values. Raises ENGINE_ROLLOUT_DIFFERS."""
+    """Require every tensor of the generator's forward to be a view of a parameter: a copy would keep old values. Raises
+    ENGINE_ROLLOUT_DIFFERS."""
     storages = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     for number, layer in enumerate(forward.layers):
         for path, value in tree_leaves_with_path(layer):
@@ -96,7 +96,7 @@ class Source(NamedTuple):
     adapted: Any
 
     def tensor(self) -> torch.Tensor:
-        """What the trainer computes with; its unit is gathered."""
+        """The weight with which the trainer computes; its unit must be gathered."""
         weight = getattr(self.module, self.leaf).detach()
         if self.adapted is None:
             return weight
@@ -110,7 +110,7 @@ class Source(NamedTuple):
 
 
 def sources_by_unit(trainer: Any) -> dict[FSDPModule, dict[str, Source]]:
-    """By the base model's names, every parameter of each FSDP unit without those of units inside it."""
+    """All parameters of each FSDP unit, without those of nested units, by the base model's names."""
     units = {name: module for name, module in trainer.named_modules() if isinstance(module, FSDPModule)}
     sources: dict[FSDPModule, dict[str, Source]] = defaultdict(dict)
     for name, _ in trainer.named_parameters(remove_duplicate=False):
@@ -125,7 +125,7 @@ def sources_by_unit(trainer: Any) -> dict[FSDPModule, dict[str, Source]]:
 
 
 def untie(rollout: Any, sources: Mapping[str, Source]) -> None:
-    """Give the rollout model a head of its own where the trainer's is not the embeddings."""
+    """Untie the rollout model's head if the trainer's is not the embeddings."""
     family, head = family_of(rollout), rollout.get_output_embeddings()
     ours, theirs = sources[family.head], sources[family.embeddings]
     is_tied = ours.adapted is theirs.adapted is None and getattr(*ours[:2]) is getattr(*theirs[:2])
@@ -134,13 +134,13 @@ def untie(rollout: Any, sources: Mapping[str, Source]) -> None:
 
 
 def copy_weights(tensors: Mapping[str, torch.Tensor], targets: Mapping[str, Any]) -> None:
-    """Write each tensor into the parameter of its name."""
+    """Copy each tensor into the parameter of its name."""
     for name, tensor in tensors.items():
         targets[name].data.copy_(tensor)
 
 
 def bits_apart(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """How many numbers of two tensors are not the same bits: int64 scalar on their device; all of them where shape or
+    """The number of elements of two tensors with different bits, int64 scalar on their device; all elements if shape or
     dtype differ."""
     if source.shape != target.shape or source.dtype != target.dtype:
         return torch.tensor(source.numel(), device=target.device)

@@ -44,21 +44,21 @@ from vidqa.spec import effective_batch
 from vidqa.spec.grpo_tables import MOST_RETRIES, REWARDS, reward_weights
 from vidqa.spec.models import GrpoSpec
 
-# The largest difference of trainer and rollout log-probabilities with which a run goes on: of any token in float32, on
-# average in bfloat16. There both round logits to 8 bits: the mean is below 0.01 for a tiny model, and 0.015 (2B) to
-# 0.033 (8B) for random weights, whose distributions are flat.
+# The largest allowed difference of trainer and rollout log-probabilities: of any token in float32, on average in
+# bfloat16. There both round logits to 8 bits: the mean is below 0.01 for a tiny model, and 0.015 (2B) to 0.033 (8B) for
+# random weights, whose distributions are flat.
 MOST_APART = {"float32": ("rollout_difference_max", 1e-4), "bfloat16": ("rollout_difference", 5e-2)}
 
 
 def train(spec: GrpoSpec, run: RunFolder) -> int:
-    """Carry out a GrpoSpec in `run`. Returns 0, or 6 where a signal or a stop rule ended it (saved and resumable)."""
+    """Run a GrpoSpec's training in `run`. Returns 0, or 6 if a signal or stop rule ended it (saved and resumable)."""
     with open_training(spec, run) as training:
         return training.run_to_end(run)
 
 
 @contextmanager
 def open_training(spec: GrpoSpec, run: RunFolder) -> Iterator[Training]:
-    """A GrpoSpec's training in `run`, where its next step is to be taken."""
+    """Open a GrpoSpec's training in `run`, ready to take its next step."""
     stop, folder = StopRequest(), Path(spec.policy.model_name_or_path)
     world = start_world(spec)
     planner = prompt_planner(spec, folder)
@@ -85,7 +85,7 @@ def memory_policy(spec: GrpoSpec, folder: Path, data: Prepared, shape: RolloutSh
 
 
 class Training(Trainer[GrpoSpec]):
-    """A training by GRPO, and the model that draws its completions."""
+    """A training by GRPO with its rollout model."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Training(Trainer[GrpoSpec]):
         sizes, learning = tables_of(folder).sizes_of(folder).vision, training_planner(spec, folder)
         pack_tokens = schedule.policy.pack_tokens or pack_budget(spec)
 
-        # What learns, and what it learns from.
+        # The model and its objective.
         objective = PolicyGradient(
             self.policy,
             temperature=spec.temperature,
@@ -120,7 +120,7 @@ class Training(Trainer[GrpoSpec]):
         super().__init__(run, schedule, start, learner, collator, source, proof_samples, **facts)
         self.consumed, self.updates = start.trainer.get("questions", 0), start.trainer.get("updates", 0)
 
-        # What it is asked and rewarded for.
+        # Questions and rewards.
         self.batch = effective_batch(spec)  # questions of a step
         self.longest_prompt = max_tokens([*data.train, *data.validation])  # tokens
         labels = [label_of(sample.record) for sample in data.train] if spec.engine.balance == "label" else []
@@ -132,7 +132,7 @@ class Training(Trainer[GrpoSpec]):
         self.held_rewards = Rewards(held, self.policy, spec.validation.max_response_length or longest, timeout_s)
         self.update_planner = UpdatePlanner(spec, planner, sizes, objective, world, pack_tokens)
 
-        # What measures it.
+        # Measurements.
         self.measures = spec.validation.enable and bool(data.validation)
         self.early_stopping = EarlyStopping(spec.engine.stop, start.trainer.get("validation_start"))
         self.record = RolloutRecord(run.path, world.rank, start.step, world.size)
@@ -143,14 +143,14 @@ class Training(Trainer[GrpoSpec]):
         self.meter.timed("sync", self.rollout_model.sync)
         if self.measures and spec.validation.val_before_train and self.first == 0:
             measured = self._validate()
-            self.early_stopping.update(measured)  # what later validations are compared with
+            self.early_stopping.update(measured)  # the baseline of later validations
             progress.log(0, measured, line="before training")
         if self.saver.pending_eval:
             self._conclude(self.first - 1, {}, progress, resumed=True)
         self._prefetch(self.first)
         for step in range(self.first, schedule.total):
             values = self._step(step)
-            # Asked of all ranks, also after a step without an update, where no group was left to learn from.
+            # Asked of all ranks, also after a step without an update because all groups were dropped.
             stop_requested = any(self.world.gather(self.learner.stop.signal_name is not None))
             hurried = stop_requested and step + 1 < schedule.total
             if self._conclude(step, values, progress, hurried=hurried):
@@ -179,7 +179,7 @@ class Training(Trainer[GrpoSpec]):
         return {**facts, **values}
 
     def learn(self, step: int, groups: Sequence[Group]) -> dict[str, float]:
-        """Every update of a step by this rank's groups; returns metrics, of the last update where there are several."""
+        """Take all updates of a step with this rank's groups; returns metrics, of several updates those of the last."""
         values, packing = {"train/lr": self.schedule_rate(step)}, self.update_planner
         packed = self.meter.timed("plan", lambda: [packing.plan(part) for part in self._parts(groups)])
         if len(packed) * self.policy.mu_iterations > 1:
@@ -189,7 +189,7 @@ class Training(Trainer[GrpoSpec]):
                 packed = self.meter.timed(
                     "reference", lambda: [packing.with_values(p, "reference", model) for p in packed]
                 )
-        if peak_gib := self.schedule.policy.peak_gib:  # capturing a graph, in a rollout, unmaps what is free
+        if peak_gib := self.schedule.policy.peak_gib:  # capturing a graph, in a rollout, unmaps free memory
             map_memory(peak_gib, self.world.device)
         for part in packed * self.policy.mu_iterations:
             if not part.tokens:  # no group was left, or all of it is masked
@@ -207,19 +207,19 @@ class Training(Trainer[GrpoSpec]):
     # --- rollout
 
     def _prefetch(self, step: int) -> None:
-        """Let the videos of a step's questions be decoded."""
+        """Start decoding the videos of a step's questions."""
         questions = self.ask(self.consumed, self.batch) if step < self.schedule.total else []
         self.prefetched = [self.rollouts.decode(question) for question in questions]
 
     def ask(self, position: int, count: int) -> list[Question]:
-        """This rank's of `count` questions from `position` of the stream on, spread over the ranks by cost."""
+        """This rank's part of `count` questions of the stream from `position` on, balanced over ranks by cost."""
         samples = [self.schedule.data.train[number] for number in self.stream.take(position, count)]
         mine = split_indices(samples, self.world.size)[self.world.rank]
         return [self.question(position + place) for place in mine]
 
     def question(self, slot: int) -> Question:
-        """The question at a position of the stream, its options permuted where the spec says so and the prompt is not
-        longer for it than the longest, for which there is room."""
+        """The question at a position of the stream. Its options are permuted if the spec says so and the prompt does
+        not get longer than the longest prompt, for which memory is allocated."""
         sample = self.schedule.data.train[self.stream.at(slot)]
         if self.spec.engine.shuffle_options:
             record = shuffled_options(sample.record, f"{self.policy.dataloader_seed} {slot}")
@@ -229,7 +229,7 @@ class Training(Trainer[GrpoSpec]):
         return self.rollouts.question(slot, sample)
 
     def _rollout(self, step: int) -> tuple[list[Group], list[Group]]:
-        """This rank's groups of a step, and those that dapo drops, for which it draws further questions."""
+        """Draw this rank's groups of a step. Returns them, and those that DAPO drops and replaces by others."""
         sampling = Sampling(
             self.spec.rollout.max_response_length, temperature=self.spec.temperature, seed=self.spec.rollout.seed
         )
@@ -248,13 +248,13 @@ class Training(Trainer[GrpoSpec]):
         return groups, dropped
 
     def _draw(self, phase: str, questions: Sequence[Question], *how: Any, keeps_frames: bool = True) -> list[Group]:
-        """The groups of questions whose media could be decoded; the others as in `Rollouts.draw`."""
+        """The groups of questions whose media could be decoded; the arguments are those of `Rollouts.draw`."""
         groups = self.meter.timed(phase, lambda: self.rollouts.draw(questions, *how, keeps_frames=keeps_frames))
         self.bad_samples.report([problem for group in groups for problem in group.question.problems])
         return [group for group in groups if group.drawn]
 
     def _is_mixed(self, group: Group) -> bool:
-        """Whether the filter metric varies: accuracy, else the reward, where the spec names none."""
+        """Whether the filter metric varies: the spec's, by default accuracy, else the reward."""
         metrics = self.policy.filter_reward_metric
         metrics = [metrics] if isinstance(metrics, str) else metrics or [self._accuracy]
         spreads = [group.part(REWARDS.get(name, name)) if name else group.rewards for name in metrics]
@@ -262,7 +262,7 @@ class Training(Trainer[GrpoSpec]):
 
     @property
     def _accuracy(self) -> str:
-        """The part of the reward that says whether a completion is right; empty where there is none."""
+        """The part of the reward for correctness of a completion; empty if there is none."""
         names = [REWARDS.get(name, "") for name in reward_weights(self.policy.reward_function)]
         return "accuracy" if "accuracy" in names else ""
 
@@ -274,7 +274,7 @@ class Training(Trainer[GrpoSpec]):
         return [list(groups[start:end]) for start, end in pairwise(cuts)]
 
     def _require_spread(self, groups: Sequence[Group]) -> None:
-        """Raises REWARD_CONSTANT, with three samples, where all completions of the first step have one reward."""
+        """Raise REWARD_CONSTANT, with three samples, if all completions of the first step have the same reward."""
         own = {drawn.reward.total for group in groups for drawn in group.drawn}
         rewards = set().union(*self.world.gather(own))
         if len(rewards) != 1:
@@ -284,23 +284,23 @@ class Training(Trainer[GrpoSpec]):
         raise REWARD_CONSTANT.error("step 1", f"every reward is {rewards.pop():g}; {samples}")
 
     def _require_same(self, step: int, values: dict[str, float]) -> None:
-        """Raises ENGINE_ROLLOUT_DIFFERS where the trainer is not the model that drew the completions."""
+        """Raise ENGINE_ROLLOUT_DIFFERS if the trainer is not the model that drew the completions."""
         name, bound = MOST_APART[self.spec.train.param_dtype]
         if values[name] > bound:
             message = f"{name} is {values[name]:.3g} in {self.spec.train.param_dtype}; {bound:g} allowed"
             raise ENGINE_ROLLOUT_DIFFERS.error(f"step {step + 1}", message)
 
-    # --- what follows a step
+    # --- after a step
 
     def _validate(self) -> dict[str, float]:
-        """Answers of the held-out set by the rollout model; the same on every rank."""
+        """Metrics of the rollout model on the validation set; the same on every rank."""
         valid, held = self.spec.validation, self.schedule.data.validation
         longest = valid.max_response_length or self.spec.rollout.max_response_length
         sampling = Sampling(longest, temperature=valid.temperature, seed=self.spec.rollout.seed)
         mine = split_indices(held, self.world.size)[self.world.rank]
         questions = [self.rollouts.question(place, held[place]) for place in mine]
         how = (self.held_rewards, sampling, valid.n_generation, "validation")
-        drawn = self._draw("validation", questions, *how, keeps_frames=False)  # of a set that may be large
+        drawn = self._draw("validation", questions, *how, keeps_frames=False)  # the set may be large
         return self.meter.validation_values(drawn, self.rollouts)
 
     def _conclude(
@@ -312,9 +312,9 @@ class Training(Trainer[GrpoSpec]):
         hurried: bool = False,
         resumed: bool = False,
     ) -> bool:
-        """Measure, warn and save what is due after `step`. Says whether the run ends here. What a run that a signal
-        stops (`hurried`) owes is measured by the run that goes on (`resumed`); the step's other values are logged
-        already."""
+        """Measure, warn and save what is due after `step`. Returns whether the run ends here. After a signal
+        (`hurried`) a due validation is left to the run that continues (`resumed`), where the step's other values are
+        logged already."""
         saver = self.saver
         if self.measures and not hurried and (self.schedule.validates_after(step) or saver.exports(step)):
             measured = self._validate()

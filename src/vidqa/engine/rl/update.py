@@ -1,4 +1,4 @@
-"""Updates of the policy: groups become packed batches, with advantages and weights of the whole step."""
+"""Updates of the policy: packed batches from groups, with advantages and weights of the whole step."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from vidqa.planning.samples import Planner
 from vidqa.spec.models import GrpoSpec
 
 VALUES = ("advantage", "rollout", "weight")  # of every completion, for the objective
-FEW_BITS = 3  # see `attention.segments_of`: packs of rollouts are of other shapes in every step
+FEW_BITS = 3  # see `attention.segments_of`: packs of rollouts have other shapes in every step
 
 
 def token_weights(
     lengths: Sequence[int], loss_type: str, tokens: int, completions: int, divisor: int | None
 ) -> list[float]:
-    """The weight of each token of completions of these `lengths`, of a step with so many trained `tokens` and
-    `completions` over all ranks, multiplied by `tokens`, through which the learner divides."""
+    """The weight of each token for completions of these `lengths`, in a step with `tokens` trained tokens and
+    `completions` over all ranks. It is multiplied by `tokens`, by which the learner divides."""
     if loss_type == "token-mean":
         return [1.0] * len(lengths)
     if loss_type == "seq-mean-token-mean":
@@ -43,30 +43,30 @@ def token_weights(
 
 
 class UpdateCollator(Collator):
-    """Batches of prompts with completions, whose tokens are given."""
+    """Builds batches of prompts with completions from their token ids."""
 
     def _encoded(self, sample: Any) -> tuple[np.ndarray, np.ndarray]:
         ids = sample.token_ids.astype(np.int64)
         return ids, np.arange(len(ids)) >= len(ids) - sample.supervised
 
     def _values(self, placed: Any, learns: np.ndarray) -> dict[str, torch.Tensor]:
-        """A pack of a rank that has no group left holds no samples, but the values that the objective asks for."""
+        """The values of a pack. An empty pack (of a rank without groups) still has all names of the objective."""
         return super()._values(placed, learns) if placed else {name: torch.zeros(0) for name in VALUES}
 
 
 @dataclass(frozen=True)
 class PackedUpdate:
-    """This rank's packs of one update, as many on every rank: places in `samples`."""
+    """This rank's packs of one update, equally many on every rank: indices of `samples`."""
 
     samples: list[CompletionSample]
     groups: list[Group]  # the group of each sample
     packs: list[list[int]]
-    tokens: int  # that train, over all ranks
+    tokens: int  # trained tokens over all ranks
     work: list[Workload]  # of this rank
 
 
 class UpdatePlanner:
-    """Makes the steps of the learner out of groups. `pack_tokens` is the budget of a pack."""
+    """Builds the steps of the learner from groups. `pack_tokens` is the budget of a pack."""
 
     def __init__(
         self,
@@ -126,11 +126,11 @@ class UpdatePlanner:
         return PackedUpdate(samples, [group for group, _ in owners], places, tokens, work)
 
     def step(self, number: int, packed: PackedUpdate) -> Step:
-        """What the learner takes."""
+        """The learner's step for an update."""
         return Step(number, self.batches(packed), len(packed.packs), float(max(packed.tokens, 1)))
 
     def batches(self, packed: PackedUpdate) -> Iterator[LoadedBatch]:
-        """The batches of the packs on the device, each made while the one before is computed with."""
+        """The batches of the packs on the device, each built during the computation of the previous one."""
         with ThreadPoolExecutor(1, "collating") as collating:
             sent = [collating.submit(self._sent, packed, packed.packs[0])]
             for pack in [*packed.packs[1:], None]:
@@ -145,10 +145,9 @@ class UpdatePlanner:
         return self.sender.send(self.collator(pack, samples, frames))  # type: ignore[arg-type]
 
     def with_values(self, packed: PackedUpdate, name: str, model: Any) -> PackedUpdate:
-        """The same packs with the log-probabilities of `model` as the value `name`; every rank takes part.
-
-        Gradients are recorded, and dropped: without them a compiled model runs other kernels, whose rounding would
-        make ratios of an unchanged model other than 1."""
+        """The same packs with the log-probabilities of `model` as the value `name`; every rank takes part. Gradients
+        are recorded and dropped: without them a compiled model runs other kernels, whose rounding would make ratios of
+        an unchanged model differ from 1."""
         samples = list(packed.samples)
         for loaded in self.batches(packed):
             batch: Batch = loaded.batch
@@ -164,7 +163,7 @@ class UpdatePlanner:
 
 @contextmanager
 def without_adapters(model: Any) -> Iterator[Any]:
-    """Inside the block LoRA's adapters add nothing: the model is the one that training began with."""
+    """Disable LoRA's adapters inside the block: the model is then the initial model of the training."""
     from peft.tuners.lora import LoraLayer  # with bitsandbytes beside it, importing it takes seconds
 
     layers = [module for module in model.modules() if isinstance(module, LoraLayer)]

@@ -1,1 +1,1 @@
-"""One optimizer step after another: learner, optimizer, validation, saving, resuming."""
+"""The training loop: learner, optimizer, validation, saving, resuming."""

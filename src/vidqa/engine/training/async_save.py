@@ -1,10 +1,10 @@
-"""Saving beside the training: a thread that saves, and copies of tensors in host memory that it writes.
+"""Saving in the background: a thread that saves, and snapshots of tensors in host memory that it writes.
 
-On a GPU the copies run on a stream of their own into pinned memory, beside the next step's forward and backward; only
-the update of the weights waits for them, and it waits on the device. The thread that saves launches them: a stream
-takes a thousand at once, a large model has more, and whoever launches those waits. The memory is taken once, in the
-background, and kept: as many bytes as are copied. A job's environment has it found page by page before it is pinned
-(see `platforms.engine_process`): until CUDA has pinned memory, nobody can launch a kernel.
+On a GPU the copies run on a separate stream into pinned memory, during the next step's forward and backward; only
+the update of the weights waits for them, and it waits on the device. The saving thread launches them: a stream
+queues a thousand at a time, a large model has more, and the launching thread waits. The memory is allocated once, in
+the background, and kept: as many bytes as are copied. The environment of a job makes it be faulted in page by page
+before pinning (see `platforms.engine_process`): while CUDA pins memory, no thread can launch a kernel.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ SWITCH_S = 0.0005
 
 
 class Background:
-    """Runs the same jobs in the same order on every rank. A job that fails raises on all of them, in `poll`, `start` or
-    `finish`."""
+    """A background thread that runs the same jobs in the same order on every rank. The error of a job is raised on all
+    ranks, in `poll`, `start` or `finish`."""
 
     def __init__(self, world: World) -> None:
         self.front = world
-        # Jobs talk over a group of their own: their messages never meet those of the training.
+        # Jobs use a separate group: their messages never meet those of the training.
         self.world = replace(world, objects=world.saving)
         self._thread = ThreadPoolExecutor(1, "saving", initializer=use_device, initargs=(world.device,))
         self._job: Future[None] | None = None
 
     def start(self, job: Callable[[], None]) -> None:
-        """Begin a job once the one before has ended."""
+        """Start a job once the previous one has ended."""
         self.finish()
         self._job = self._thread.submit(_politely, job)
 
@@ -50,14 +50,14 @@ class Background:
             self.finish()
 
     def finish(self) -> None:
-        """Wait for the job under way."""
+        """Wait for the running job."""
         job, self._job = self._job, None
         if job:
             job.result()
 
     def settle(self) -> None:
-        """After a failure elsewhere: wait until a job no longer writes (a full disk has no room before that), however
-        it ends."""
+        """Wait, after a failure elsewhere, until a job no longer writes (a full disk has no room before that), and
+        ignore its result."""
         job, self._job = self._job, None
         if job:
             with suppress(TimeoutError):
@@ -65,7 +65,7 @@ class Background:
 
 
 def _politely(job: Callable[[], None]) -> None:
-    """Run a job with a short thread switch interval: the thread that trains needs the interpreter after each kernel."""
+    """Run a job with a short thread switch interval: the training thread needs the interpreter after each kernel."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
     try:
@@ -75,19 +75,19 @@ def _politely(job: Callable[[], None]) -> None:
 
 
 class PinnedSnapshot:
-    """Host memory for tensors by name. `reserve` may run in a thread of its own before the first `copy`."""
+    """Host memory for tensors by name. `reserve` may run in another thread before the first `copy`."""
 
     def __init__(self, device: torch.device) -> None:
         self.pinned = device.type == "cuda"
         self.stream = torch.cuda.Stream(device) if self.pinned else None
         self._slots: dict[str, torch.Tensor] = {}  # this rank's part of each tensor
-        self._updated: torch.cuda.Event | None = None  # what is copied is computed
+        self._updated: torch.cuda.Event | None = None  # when the tensors to copy are computed
         self._copied: torch.cuda.Event | None = None
         self._launched = threading.Event()
         self._launched.set()
 
     def reserve(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Take memory for those of `tensors` that have none yet."""
+        """Allocate memory for the `tensors` that have none yet."""
         waiting = {name: local_part(tensor) for name, tensor in tensors.items() if name not in self._slots}
         try:
             slots = host_memory_like(waiting, pinned=self.pinned)
@@ -99,17 +99,17 @@ class PinnedSnapshot:
         self._slots.update(slots)
 
     def announce(self) -> None:
-        """Say, in the thread that trains, that `copy` will be called in another one, with tensors as they are now."""
+        """Announce, in the training thread, that another thread will call `copy` with the tensors' present values."""
         if self.stream:
             self._updated = torch.cuda.current_stream().record_event()
         self._launched.clear()
 
     def copy(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copy, and return when all is there. The same memory is used every time: what an earlier call returned is
+        """Copy the tensors and wait for the end. The same memory is used every time: the result of an earlier call is
         overwritten."""
         try:
             self.reserve(tensors)
-            with torch.cuda.stream(self.stream):  # does nothing where there is none
+            with torch.cuda.stream(self.stream):  # does nothing if there is none
                 if self.stream and self._updated:
                     self.stream.wait_event(self._updated)
                 for name, tensor in tensors.items():
@@ -125,7 +125,7 @@ class PinnedSnapshot:
         return copies | {name: dtensor_like(tensor, copies[name]) for name, tensor in sharded.items()}
 
     def hold_update(self) -> None:
-        """Called before every optimizer step: what this thread launches from now on runs after the copies."""
+        """Make work that this thread launches from now on run after the copies; called before every optimizer step."""
         self._launched.wait()
         if self._copied is not None:
             torch.cuda.current_stream().wait_event(self._copied)

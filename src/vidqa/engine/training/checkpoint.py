@@ -1,15 +1,15 @@
-"""Resumable training state: sharded, written beside the training, published by rename, loadable on any number of
+"""Resumable training state: sharded, written in the background, published by rename, loadable on any number of
 ranks.
 
-    <run>/checkpoints/step_N/policy/      PyTorch DCP: what the run trains, and the optimizer's moments
+    <run>/checkpoints/step_N/policy/      PyTorch DCP: trained weights, and the optimizer's moments
     <run>/checkpoints/step_N/trainer.json step, fingerprints, effective batch, sizes and checksums of the files
 
-Frozen parameters are not saved: they come from the base model again. Rates, decay and the like are not saved either:
-they are the spec's.
+Frozen parameters are not saved: they are read from the base model again. Learning rates, weight decay and the like are
+not saved either: they are in the spec.
 
-Files are read without running what is in them. PyTorch keeps the table of a checkpoint's tensors (`.metadata`) as a
-pickle, and a pickle calls what it names. Here it may name what such a table is made of and nothing else. Tensors are
-read by PyTorch with `weights_only`; other entries, which it would unpickle without that, are refused, and so are files
+Files are read without executing their content. PyTorch stores the table of a checkpoint's tensors (`.metadata`) as a
+pickle, and a pickle can call any function. Here it may only use the classes of such a table. Tensors are
+read by PyTorch with `weights_only`; other entries, which it would unpickle freely, are refused, and so are files
 outside the checkpoint.
 """
 
@@ -40,9 +40,9 @@ from vidqa.engine.problems import ENGINE_SAVE_FAILED, with_free_space
 from vidqa.engine.torch_private import FileSystem, MemFormatEncoding, StorageInfo, get_layout
 from vidqa.planning.problems import RESUME_MISMATCH, RESUME_NO_CHECKPOINT
 
-MOMENTS = ("exp_avg", "exp_avg_sq")  # what Adam and AdamW hold of each parameter, besides the number of steps
-SCALES = ("exp_avg_scale", "exp_avg_sq_scale")  # and of each block of its rows, where these are 8-bit codes
-AT_ONCE = 1 << 20  # bytes from which a checksum is worth a thread of its own
+MOMENTS = ("exp_avg", "exp_avg_sq")  # state of Adam and AdamW for each parameter, besides the number of steps
+SCALES = ("exp_avg_scale", "exp_avg_sq_scale")  # and for each block of its rows, if moments are 8-bit codes
+AT_ONCE = 1 << 20  # bytes from which a checksum is computed in a separate thread
 BROKEN = (
     *(OSError, EOFError, pickle.UnpicklingError, LookupError, AttributeError, TypeError, ValueError, ArithmeticError),
     *(MemoryError, RecursionError),
@@ -50,8 +50,8 @@ BROKEN = (
 
 
 def sharded_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """This rank's parameters by name, as the optimizer knows them. A forward without a backward leaves some gathered,
-    in compute precision; they are freed."""
+    """This rank's parameters by name, as the optimizer has them. A forward without a backward leaves some gathered, in
+    compute precision; they are freed."""
     reshard(model)
     return dict(model.named_parameters())
 
@@ -64,7 +64,7 @@ def own_weights(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Weights and the optimizer's moments by name."""
+    """Trained weights and the optimizer's moments by name."""
     state = own_weights(model)
     for name, parameter in sharded_parameters(model).items():
         if parameter.requires_grad:
@@ -76,14 +76,14 @@ def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
 def save_state(
     run: RunFolder, world: World, name: str, tensors: Mapping[str, torch.Tensor], trainer: dict[str, Any]
 ) -> None:
-    """Write and publish `checkpoints/<name>`; every rank takes part and writes its own rows. Raises
-    ENGINE_SAVE_FAILED on all of them when one cannot write."""
+    """Write and publish `checkpoints/<name>`; every rank takes part and writes its own rows. Raises ENGINE_SAVE_FAILED
+    on all ranks if one cannot write."""
     folder = world.on_main(lambda: run.begin(run.checkpoints, name))
     failure, writer = None, Writer(folder)
-    # PyTorch's own checksums, of every tensor, take ten times as long as writing, and no reader looks at them.
+    # PyTorch's own checksums, per tensor, take ten times as long as writing, and no reader uses them.
     set_crc32_options(False)
     try:
-        # Who writes what is the same in every save of a run: agreed on once, not over and over beside the training.
+        # The ranks' shares are the same in every save of a run: cached after the first, to save communication.
         planner = dcp.DefaultSavePlanner(enable_plan_caching=True)
         dcp.save(dict(tensors), storage_writer=writer, planner=planner, process_group=world.objects)
     except (OSError, RuntimeError, CheckpointException) as full:
@@ -104,14 +104,14 @@ def save_state(
 
 
 def _cause(failure: BaseException) -> str:
-    """The cause of a failure, without the tracebacks of every rank that DCP puts into its message."""
+    """The cause of a failure, without the tracebacks of every rank in DCP's message."""
     causes = [cause for cause, _ in failure.failures.values()] if isinstance(failure, CheckpointException) else []
     return str(next(iter(causes), failure)) or type(failure).__name__
 
 
 def inspect(folder: Path, world: World) -> dict[str, Any]:
-    """trainer.json of a checkpoint that is whole; the ranks read its files together. Raises
-    RESUME_NO_CHECKPOINT where there is none, or its files are not what was written."""
+    """Verify a checkpoint, all ranks reading its files together, and return its trainer.json. Raises
+    RESUME_NO_CHECKPOINT if there is none, or its files are damaged."""
 
     def facts() -> dict[str, Any]:
         if not (folder / TRAINER).is_file():
@@ -131,7 +131,7 @@ def inspect(folder: Path, world: World) -> dict[str, Any]:
 
 
 def load_state(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> None:
-    """Fill model and optimizer from a checkpoint after `step` steps that any number of ranks wrote."""
+    """Load model and optimizer from a checkpoint after `step` steps, written by any number of ranks."""
     try:
         dcp.load(training_state(model, optimizer), storage_reader=Reader(folder), process_group=world.saving)
     except (CheckpointException, RuntimeError, OSError, ValueError) as unlike:
@@ -142,14 +142,14 @@ def load_state(folder: Path, step: int, model: nn.Module, optimizer: torch.optim
 
 
 def _member(kind: type, name: str) -> Any:
-    """What Python 3.11 calls to find a member of an enumeration (its `getattr`), for the one that may occur."""
+    """The function for `getattr`, by which Python 3.11 unpickles enumeration members: allows only one enumeration."""
     if kind is not MemFormatEncoding:
         raise pickle.UnpicklingError(f"it asks {kind} for {name}")
     return MemFormatEncoding[name]
 
 
 def _path(*names: str) -> str:
-    """In place of a path: where the checkpoint was written, which no reader needs."""
+    """The function for path classes: the folder in which the checkpoint was written, which is not used."""
     return "/".join(names)
 
 
@@ -171,7 +171,7 @@ ALLOWED: dict[tuple[str, str], Any] = {
 
 
 class _Table(pickle.Unpickler):
-    """An unpickler that knows what a table of tensors is made of."""
+    """An unpickler that allows only the classes of a table of tensors."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
@@ -180,20 +180,20 @@ class _Table(pickle.Unpickler):
 
 
 def read_table(folder: Path) -> parts.Metadata:
-    """The table of a checkpoint's tensors. Raises ValueError for one that is damaged or holds anything else, and where
-    the files of `folder` are shorter than it says."""
+    """The table of a checkpoint's tensors. Raises ValueError if it is damaged or has other entries, or if the files of
+    `folder` are shorter than it says."""
     try:
         with (folder / POLICY / METADATA).open("rb") as file:
             table = _Table(file).load()
         _check(table, folder / POLICY)
     except BROKEN as broken:
         raise ValueError(f"{POLICY}/{METADATA} cannot be used: {broken or type(broken).__name__}") from broken
-    table.planner_data, table.storage_meta = None, parts.StorageMeta()  # nothing here needs what they were
+    table.planner_data, table.storage_meta = None, parts.StorageMeta()  # not needed for reading
     return table
 
 
 def _check(table: Any, folder: Path) -> None:
-    """Raises for anything but tensors in files of `folder` that are long enough."""
+    """Raise ValueError for anything but tensors in files of `folder` that are long enough."""
     _require(type(table) is parts.Metadata, "it holds no table of tensors")
     for name, tensor in table.state_dict_metadata.items():
         _require(isinstance(name, str) and type(tensor) is parts.TensorStorageMetadata, f"{name} is no tensor")
@@ -218,7 +218,7 @@ def _require(holds: bool, otherwise: str) -> None:
 
 
 class Reader(dcp.FileSystemReader):
-    """PyTorch's reader of a checkpoint folder, over `read_table`."""
+    """PyTorch's reader of a checkpoint folder, with `read_table`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / POLICY)
@@ -233,7 +233,7 @@ class Writer(dcp.FileSystemWriter):
     with their sizes and checksums."""
 
     def __init__(self, folder: Path) -> None:
-        # Without "copy ahead" the writer leaves the GPU's streams, where the training is, alone.
+        # Without "copy ahead" the writer does not use the GPU's streams, which the training uses.
         super().__init__(folder / POLICY, per_thread_copy_ahead=0)
         self.fs = self.files = _SummedFiles()
 
@@ -243,7 +243,7 @@ class Writer(dcp.FileSystemWriter):
 
 
 class _SummedFiles(FileSystem):
-    """Files whose checksums are taken while they are written: reading them again would take as long as writing."""
+    """Files whose checksums are computed while they are written: reading them again would take as long as writing."""
 
     def __init__(self) -> None:
         self.written: dict[str, dict[str, Any]] = {}
@@ -261,7 +261,7 @@ class _SummedFiles(FileSystem):
 
 
 class _Summed:
-    """A file open for writing. CRC-32 finds damage, and is taken in the time that the disk needs anyway."""
+    """A file open for writing with a CRC-32, computed in a thread while the disk writes."""
 
     def __init__(self, stream: Any, beside: ThreadPoolExecutor) -> None:
         self.stream, self.beside = stream, beside

@@ -1,6 +1,6 @@
-"""Log-probabilities of all answers under the model that a training on pairs begins with, computed once.
+"""Log-probabilities of all answers under the initial model of a training on pairs, computed once.
 
-The model has the weights of the first step here, also in a run that resumes. They are stored in the run folder under a
+The model must have its initial weights here, also in a resumed run. The values are stored in the run folder with a
 hash of the model and the plan.
 """
 
@@ -42,7 +42,7 @@ def load_reference(
     source: FrameSource,
     run: RunFolder,
 ) -> None:
-    """Give the objective its reference: the stored one, or a forward pass over the pairs that the run uses. Every rank
+    """Set the objective's reference: the stored one, or a forward pass over the pairs that the run uses. Every rank
     takes part. Raises ENGINE_BAD_SAMPLE."""
     world, used = schedule.world, _used(schedule)
     key = world.on_main(lambda: _key(schedule, start, collator, used))
@@ -54,12 +54,12 @@ def load_reference(
 
 
 def _pairs(schedule: Schedule) -> list[PairSample]:
-    """Those of the training set, then those of the validation set."""
+    """The pairs of the training set, then those of the validation set."""
     return [*schedule.data.train, *schedule.data.validation]  # type: ignore[list-item]
 
 
 def _used(schedule: Schedule) -> list[int]:
-    """The numbers of the pairs that some step, or the validation, computes."""
+    """The numbers of the pairs that some step, or the validation, uses."""
     train = {number for step in range(schedule.total) for number in schedule.order.step(step)}
     held = range(len(schedule.data.validation)) if schedule.spec.validation.enable else ()
     return [*sorted(train), *(len(schedule.data.train) + number for number in held)]
@@ -74,8 +74,8 @@ def _computed(
     run: RunFolder,
     used: Sequence[int],
 ) -> np.ndarray:
-    """Sums of log-probabilities, float32 [answers]; NaN of answers that are not used, have no supervised token or could
-    not be decoded."""
+    """Compute sums of log-probabilities, float32 [answers]; NaN for answers that are not used, have no supervised token
+    or could not be decoded."""
     world, pairs = schedule.world, _pairs(schedule)
     world.note(f"computing the reference of {len(used)} pairs")
     packs = plan_forward(schedule.spec, pairs, world, used)
@@ -92,11 +92,11 @@ def _computed(
 
 
 def _key(schedule: Schedule, start: Start, collator: PairCollator, used: Sequence[int]) -> str:
-    """Names the model, the samples and the precision that the sums depend on."""
+    """A hash of the model, the samples and the precision that the sums depend on."""
     spec, planner = schedule.spec, collator.planner
     lora, adapter = spec.policy.lora, start.first_adapter(spec)
     model: list[Any] = [weights_hash(Path(folder)) for folder in (spec.policy.model_name_or_path, adapter) if folder]
-    # Adapters may begin with other values than 0, drawn from the seed.
+    # Adapters may be initialised with random values, drawn from the seed.
     model += [spec.policy.quantization, lora and {**lora.model_dump(), "lora_path": adapter}, spec.train.seed]
     counts = [(pair.record.id, pair.prefix_key.hex(), pair.length, pair.chosen) for pair in _pairs(schedule)]
     parts = [model, spec.train.param_dtype, schedule.data.fingerprint, list(used), counts]

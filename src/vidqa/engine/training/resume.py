@@ -36,7 +36,7 @@ class Start:
     trainer: Mapping[str, Any] = field(default_factory=dict)
 
     def first_adapter(self, spec: TrainSpec) -> str | None:
-        """The adapter that training began with: the spec's; where it resumes, the one that the checkpoint records."""
+        """The initial adapter of the training: the spec's; in a resumed run, the one that the checkpoint records."""
         if self.folder:
             return self.trainer.get("spec", {}).get(ADAPTER_FOLDER)
         return None if spec.policy.lora is None else spec.policy.lora.lora_path
@@ -57,8 +57,8 @@ def trainer_facts(spec: TrainSpec, data: Prepared, model: Any, start: Start, wor
 
 
 def start_of(resume_from: bool | str, run: RunFolder, world: World) -> Start:
-    """`resume_from` is the spec's train.resume: true is the newest complete checkpoint of this run (without one, step 0
-    with a note), a path is that checkpoint. Never restarts from the base weights silently."""
+    """Find the start of a run. `resume_from` is the spec's train.resume: true is the newest complete checkpoint of this
+    run (without one, step 0 with a note), a path is that checkpoint. Never restarts silently from the base weights."""
     skipped: list[str] = []
     for folder in world.on_main(lambda: _checkpoints(resume_from, run)):
         try:
@@ -76,12 +76,11 @@ def start_of(resume_from: bool | str, run: RunFolder, world: World) -> Start:
 
 
 def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, optimizer: Any, world: World) -> None:
-    """Load the state of `start` into model and optimizer, and report changed settings. Raises
-    RESUME_MISMATCH."""
+    """Load the state of `start` into model and optimizer, and report changed settings. Raises RESUME_MISMATCH."""
     differences: list[str] = []
     if start.folder:
         differences = _compare(start.folder, start.trainer, facts)
-        # Of reinforcement learning a step may hold several updates of the optimizer.
+        # A step of reinforcement learning may have several optimizer updates.
         load_state(start.folder, start.trainer.get("updates", start.step), model, optimizer, world)
     if world.is_main:
         run.forget_metrics_after(start.step if start.folder else -1)  # step 0 is measured again
@@ -95,7 +94,7 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
 
 
 def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The settings that differ from the checkpoint's. Raises RESUME_MISMATCH for those that must not."""
+    """The settings that differ from the checkpoint's. Raises RESUME_MISMATCH for settings that must not differ."""
     weights = upgraded_facts(before.get("weights", {}), Path(now["spec"]["policy.model_name_or_path"]))
     refused, differences = compare(folder, {**before, "weights": weights}, now)
     if refused:
@@ -104,7 +103,7 @@ def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) ->
 
 
 def _checkpoints(resume_from: bool | str, run: RunFolder) -> list[Path]:
-    """The checkpoint folders to try, in order; none is a start at step 0. Removes partial files of a killed run."""
+    """The checkpoint folders to try, in order; none means step 0. Removes partial files of a killed run."""
     run.sweep()
     if not resume_from:
         return []

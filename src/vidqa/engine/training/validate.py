@@ -1,4 +1,4 @@
-"""Validation while training: the exact token-weighted mean loss, and on request generated accuracy."""
+"""Validation during training: the exact token-weighted mean loss, and on request the accuracy of generated answers."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from vidqa.planning.requests import Sampling
 from vidqa.planning.samples import Sample
 from vidqa.spec.models import TrainSpec
 
-LARGEST_PACK = 16_384  # tokens; larger ones are no faster, and a generous policy.model_max_length would cost memory
+LARGEST_PACK = 16_384  # tokens; larger packs are no faster, and a large policy.model_max_length would cost memory
 
 
 def plan_forward(spec: TrainSpec, samples: Sequence[Sample], world: World, chosen: Sequence[int]) -> list[list[int]]:
-    """This rank's packs of the `chosen` samples for a forward pass, as many on every rank."""
+    """This rank's packs of the `chosen` samples for a forward pass, equally many on every rank."""
     if spec.validation.batch_size or not spec.engine.packing:
         size = spec.validation.batch_size or spec.train.train_policy.mini_batch
         return plan_micro_batches(chosen, world.data_ranks, size)[world.data_rank]
@@ -44,7 +44,7 @@ def plan_forward(spec: TrainSpec, samples: Sequence[Sample], world: World, chose
 
 
 class Validator:
-    """Measures the model on `samples`. Every rank runs as many micro-steps, so that sharded layers meet."""
+    """Evaluates the model on `samples`. Every rank runs equally many micro-steps, as sharded layers require."""
 
     def __init__(
         self,
@@ -67,8 +67,8 @@ class Validator:
         self.longest = spec.policy.model_max_length + self.sampling.max_tokens
 
     def measure(self, model: Any) -> dict[str, float]:
-        """val/avg_loss and the objective's metrics; val/accuracy and val/truncated where samples are answered. The same
-        on every rank."""
+        """Return val/avg_loss and the objective's metrics; val/accuracy and val/truncated if samples are answered. The
+        values are the same on every rank."""
         model.eval()
         try:
             values = self._losses(model)
@@ -80,7 +80,7 @@ class Validator:
 
     @torch.no_grad()
     def _losses(self, model: Any) -> dict[str, float]:
-        """The means of loss and metrics over the objective's count. Raises DATA_EMPTY where that is 0."""
+        """The means of loss and metrics over the objective's count. Raises DATA_EMPTY if that is 0."""
         names = self.objective.metrics
         total = torch.zeros(2 + len(names), dtype=torch.float64, device=self.world.device)
         bad: list[Problem] = []
@@ -100,9 +100,9 @@ class Validator:
         return {LOSS: loss, **{f"val/{name}": mean for name, mean in zip(names, means, strict=True)}}
 
     def _accuracy(self, model: Any) -> dict[str, float]:
-        """The share of samples that are answered rightly, and the share whose answer was cut off. Both are counted as a
-        full evaluation does: an answer that was cut off, or a sample that cannot be decoded, is a wrong one, and a
-        sample without an expected answer is not judged."""
+        """The share of correct answers, and the share of truncated ones. Both are counted as in a full evaluation: a
+        truncated answer, or a sample that cannot be decoded, is wrong, and a sample without an expected answer is not
+        judged."""
         planner = self.collator.planner.for_generation()
         session = TransformersSession(model, planner, longest=self.longest, batch_size=1)
         prompts = Prompts(planner, self.source, self.sampling, ahead=1).requests(self.answered)

@@ -1,10 +1,10 @@
 """Warm-up while weights are read: kernels planned, functions compiled, ranks connected, memory mapped.
 
-For every shape that it has not met cuDNN plans a kernel forward and one backward, which takes a sixth of a second, and
+For every new shape cuDNN plans a kernel for forward and one for backward, which takes a sixth of a second, and
 all GPUs wait for the one that plans. The shapes of the first steps are known beforehand: each is called once, on zeros,
-in the threads that will make the real calls, because plans belong to a thread. Then one micro-step like the first one,
-on whatever the weights are by then, lets torch.compile work and the ranks meet. Last the allocator maps the memory that
-the run is predicted to need: within a step every GPU would stand still for each of its pieces. Nothing else stays.
+in the threads of the real calls, because plans belong to a thread. Then one micro-step like the first one,
+with any values of the weights, runs torch.compile and connects the ranks. Last the allocator maps the memory that
+the run is predicted to need: within a step every GPU would wait for each of its pieces. Nothing else is kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PIECE_BYTES = 256 * 1024**2
 
 
 def make_ready(model: Any, schedule: Schedule, collator: Collator, calls: Calls, step: int) -> None:
-    """Before `step`, the first one of this run."""
+    """Warm up before `step`, the first one of this run."""
     plan_kernels(calls, schedule.policy.recompute, model, schedule.world)
     warm_up(model, schedule, collator, step)
     if schedule.policy.peak_gib:
@@ -60,20 +60,20 @@ def plan_kernels(calls: Calls, recompute: Recompute, model: Any, world: World) -
 
 
 def warm_up(model: Any, schedule: Schedule, collator: Collator, step: int) -> None:
-    """Forward and backward with the shapes of this rank's first pack of `step`, black frames and no labels."""
+    """Run forward and backward with the shapes of this rank's first pack of `step`, black frames and no labels."""
     if step == schedule.total:
         return
     numbers = schedule.packs(step)[0]
     samples = [schedule.data.train[number] for number in numbers]
     batch = collator(numbers, samples, [[None] * len(sample.plans) for sample in samples])
-    model.packed(batch.to(schedule.world.device)).sum().backward()  # which also reshards what was gathered early
+    model.packed(batch.to(schedule.world.device)).sum().backward()  # also reshards units that were gathered early
     model.zero_grad()
 
 
 def map_memory(peak_gib: float, device: torch.device) -> None:
-    """Let the allocator take from the GPU what `fits` asks of it for a predicted peak, or as much of it as is free and
-    allowed: pieces are tensors for a moment, and stay mapped. Only where segments expand: there a tensor may lie across
-    pieces. Where all of that is mapped nothing is done."""
+    """Let the allocator map the GPU memory that `fits` requires for a predicted peak, or as much as is free and
+    allowed: pieces are tensors for a moment, and stay mapped. Only with expandable segments, in which a tensor may lie
+    across pieces. Does nothing if all of that is mapped."""
     free, total = torch.cuda.mem_get_info(device)
     mapped = torch.cuda.memory_reserved(device)
     allowed = share_of_gpu(device) * total
@@ -81,8 +81,8 @@ def map_memory(peak_gib: float, device: torch.device) -> None:
     if mapped + PIECE_BYTES > most or not any(part["is_expandable"] for part in torch.cuda.memory_snapshot()):
         return
     pieces = []
-    with suppress(torch.OutOfMemoryError):  # somebody else took it meanwhile
+    with suppress(torch.OutOfMemoryError):  # another process took it meanwhile
         while torch.cuda.memory_reserved(device) + PIECE_BYTES <= most:
             pieces.append(torch.empty(PIECE_BYTES, dtype=torch.uint8, device=device))
     pieces.clear()
-    torch.cuda.reset_peak_memory_stats(device)  # it counts what the run uses
+    torch.cuda.reset_peak_memory_stats(device)  # the peak must not include the pieces

@@ -1,9 +1,9 @@
-"""The native generator gives what transformers gives: 500 prompts of all kinds of media, each alone in the reference.
+"""Agreement of the native generator with transformers: 500 prompts of all kinds of media, each alone in the reference.
 
     python benchmarks/agreement.py --out /tmp/agreement
 
-A tiny model with random weights in float32; no GPU needed. Compared are greedy answers, drawn ones and scored
-candidates, whatever the number of rows, the order and the ranks that share the work.
+A tiny model with random weights in float32; no GPU needed. It compares greedy answers, drawn answers and scored
+candidates, for several numbers of rows, orders and numbers of ranks.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ Row = dict[str, Any]
 
 
 def write_prompts(folder: Path, shape: SetShape) -> Path:
-    """The set of clips, and questions about two to four of them at once, about one or two images, and about nothing."""
+    """Write the clips, and questions about two to four clips at once, about one or two images, and without media."""
     root = write_set(folder, shape)
     records = json.loads((root / "annotations.json").read_text())
     if "video" not in records[-1]:
-        return root  # they are there already
+        return root  # written by an earlier call
     count = max(1, len(records) // 16)
     for number in range(2 * count):
         clips = [f"{(number + i) % shape.clips}.mp4" for i in range(2 + number % 3)]
@@ -81,7 +81,7 @@ def answered(name: str, settings: Settings, requests: Sequence[Request]) -> dict
 
 
 def manners(prompts: Prompts, settings: Settings, requests: Sequence[Request]) -> Mapping[str, dict[str, Result]]:
-    """The native generator's results, by how it was asked."""
+    """The native generator's results, by the order and batching of the requests."""
     eight = replace(settings, batch_size=8)
     by_id = {request.id: request for request in requests}
     dealt = [[by_id[sample.record.id] for sample in mine] for mine in split_samples(prompts.samples, 3)]

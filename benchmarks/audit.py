@@ -1,9 +1,9 @@
 """Planted label errors found by trained models: python benchmarks/audit.py --out DIR
 
-The demo's clips. Of 5 % of all labels, those that models learn from and those that are audited, another answer to the
-same question takes the place. Two models of a million parameters train with different seeds and evaluate the audited
-clips, which neither has seen; analyze_gaps.py --audit puts their labels in order, by one model and by both. Counted:
-how many of the planted errors are in the first 10 % of the queue. Clips, errors and weights are drawn for each seed.
+The demo's clips. 5 % of all labels, in the training set and in the audited set, are replaced by another answer to the
+same question. Two models of a million parameters train with different seeds and evaluate the audited
+clips, which neither has seen; analyze_gaps.py --audit ranks their labels, by one model and by both. The result is
+the share of planted errors in the first 10 % of the queue. Clips, errors and weights are drawn for each seed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from vidqa.core.environment import adopt, python_path
 
 OWN = {"batch_size": 16, "mini_batch": 16, "num_epochs": 8, "train.compile": "false"}
 CLIPS, AUDITED, NUMBERS = 2_000, 600, (1, 2)
-PLANTED, FIRST = 0.05, 0.1  # shares: of labels that are wrong; of the queue that is read
+PLANTED, FIRST = 0.05, 0.1  # shares: of wrong labels; of the queue that is inspected
 LIMIT_S = 1_800
 
 
@@ -71,7 +71,7 @@ def audited(out: Path, seed: int, tiny: bool) -> list[dict[str, Any]]:
 
 
 def planted(place: Path, draw: np.random.Generator) -> list[str]:
-    """Give PLANTED of the records another answer to the same question; the ids of these records."""
+    """Give PLANTED of the records another answer to the same question; returns the ids of these records."""
     records = json.loads(place.read_text())
     answers: dict[str, set[str]] = defaultdict(set)
     for record in records:
@@ -87,7 +87,7 @@ def planted(place: Path, draw: np.random.Generator) -> list[str]:
 
 
 def evaluated(out: Path, data: Path, number: int, tiny: bool) -> Path:
-    """The evaluation of a model with weights and order of seed `number`; what is there is not repeated."""
+    """Train and evaluate a model with weights and order of seed `number`, unless done by an earlier call."""
     train, evaluation = out / f"train-{number}", out / f"evaluation-{number}"
     sets = TRAIN | OWN | {"train.seed": number, "train.train_policy.dataloader_seed": number}
     if not (train / "done").exists():

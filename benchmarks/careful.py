@@ -1,7 +1,7 @@
-"""What a careful user adds to the packed recipe: fused parts, each in plain torch, and recomputation only where needed.
+"""The careful recipe: the packed recipe with fused parts, in plain torch, and recomputation only if needed.
 
-Fused kernels for Qwen3-VL exist (Liger's are the best known). The same parts are written here: the head with its cross
-entropy in pieces, RMS norm, SwiGLU and rotary embedding, the last three compiled on a GPU.
+Fused kernels for Qwen3-VL exist (Liger's are the best known). The same parts are implemented here: the head with cross
+entropy in chunks, RMS norm, SwiGLU and rotary embedding, the last three compiled on a GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROWS_AT_ONCE = 1024  # of the head: logits of 1,024 tokens take 0.6 GB in float3
 
 @dataclass(frozen=True)
 class Try:
-    """Settings to try: tokens of a pack, and whether backward computes layers again. Written 16384 or 16384-kept."""
+    """Settings to try: tokens of a pack, and whether backward recomputes layers. Written 16384 or 16384-kept."""
 
     pack_tokens: int
     recompute: bool
@@ -32,7 +32,7 @@ class Try:
 
 class LinearCrossEntropy(torch.autograd.Function):
     """Sum of the negative log-likelihoods of targets [N] under hidden [N, H] @ weight [V, H].T, in float32. Gradients
-    are made piece by piece in the forward, so that no more than ROWS_AT_ONCE rows of logits exist at a time."""
+    are computed chunk by chunk in the forward, so that at most ROWS_AT_ONCE rows of logits exist at a time."""
 
     @staticmethod
     def forward(ctx: Any, hidden_NH: torch.Tensor, weight_VH: torch.Tensor, target_N: torch.Tensor) -> torch.Tensor:
@@ -74,7 +74,7 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 
 def install_fused_parts(model: Any, *, compiled: bool) -> None:
-    """Let transformers' Qwen3-VL use them. Called as model(predict_at=, targets=, **inputs) it then returns the summed
+    """Install the fused parts in transformers' Qwen3-VL. model(predict_at=, targets=, **inputs) then returns the summed
     loss instead of logits."""
 
     def fuse(function: Any) -> Any:
@@ -101,7 +101,7 @@ def _summed_loss(self: Any, predict_at: torch.Tensor, targets: torch.Tensor, **i
 
 
 def keep_frozen_tower_plain(visual: Any) -> None:
-    """A frozen tower computes in its own bf16: without gradients, and without autocast, which would make its norms
+    """Run a frozen tower in its own bf16: without gradients, and without autocast, which would compute norms in
     float32."""
     written = visual.forward
 

@@ -1,4 +1,4 @@
-"""The project's own programs, called as a user calls them: in the repository's folder, each in a process of its own."""
+"""Calls of the project's own programs like those of a user: in the repository's folder, each in a separate process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def python(*words: object, codes: Collection[int] = (0,)) -> str:
-    """What it prints. Ends this program, with the end of that output, at an exit code not in `codes`."""
+    """Run a Python program and return its output. Exits with the end of it if the exit code is not in `codes`."""
     typed = [*map(str, words)]
     print(f"$ python {shlex.join(typed)}", file=sys.stderr, flush=True)
     done = subprocess.run([sys.executable, *typed], cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -24,7 +24,7 @@ def python(*words: object, codes: Collection[int] = (0,)) -> str:
 
 
 def script(name: str, *words: object, codes: Collection[int] = (0,)) -> dict[str, Any]:
-    """The data that a script answers with --json. Ends this program where there are none, whatever the exit code."""
+    """Run a script with --json and return its data. Exits if there are none, whatever the exit code."""
     answer = python(f"scripts/{name}.py", *words, "--json", codes=codes)
     return json.loads(answer).get("data") or sys.exit(f"scripts/{name}.py gave no data: {answer}")
 
@@ -39,7 +39,7 @@ def sets(values: Mapping[str, Any]) -> list[str]:
 
 
 def demo(data: Path, seed: int, **sizes: int) -> None:
-    """The demo's clips and questions of a seed; `sizes` are --clips, --pool, --each."""
+    """Write the demo's clips and questions of a seed; `sizes` are --clips, --pool, --each."""
     python(
         "workflow/demo/video_set.py",
         "--out",
@@ -51,6 +51,6 @@ def demo(data: Path, seed: int, **sizes: int) -> None:
 
 
 def tiny_model(model: Path, data: Path, seed: int, gain: float = 1.0) -> None:
-    """A model of half a million random weights, whose words are those of the demo in `data`."""
+    """Write a model of half a million random weights, with the vocabulary of the demo in `data`."""
     words = ("--corpus", data / "corpus.txt", "--seed", seed, "--gain", gain)
     python("-m", "vidqa.engine.families.tiny_qwen3_vl", "--out", model, *words)

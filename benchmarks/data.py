@@ -1,9 +1,9 @@
-"""What the data path costs the CPU: from our frame cache, and decoding each time with transformers' processor.
+"""CPU cost of the data path: with our frame cache, and decoding each time with transformers' processor.
 
 python benchmarks/data.py --out DIR
 
-Counted is processor time of this process and of its decode workers, so that a busy machine measures the same. Both
-ways end with a batch on the GPU through pinned memory where there is one, in memory otherwise.
+It counts processor time of this process and of its decode workers, so that a busy machine measures the same. Both
+paths end with a batch on the GPU through pinned memory, or in memory without a GPU.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ EPOCHS = 4  # from the cache
 
 
 def processor_seconds() -> float:
-    """Of this process and of the children that it has waited for."""
+    """Processor time of this process and of its finished children, in seconds."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def measured(name: str, samples: int, work: Callable[[], int]) -> dict[str, Any]:
-    """`work` takes all samples once and gives the bytes that went to the device."""
+    """Measure `work`, which processes all samples once and returns the bytes that went to the device."""
     busy, wall = processor_seconds(), time.perf_counter()
     moved = work()
     busy, wall = processor_seconds() - busy, time.perf_counter() - wall
@@ -48,7 +48,7 @@ def measured(name: str, samples: int, work: Callable[[], int]) -> dict[str, Any]
 
 
 def moved_bytes(value: Any) -> int:
-    """All tensors below a value."""
+    """The bytes of all tensors in a value, at any depth."""
     if isinstance(value, torch.Tensor):
         return value.nbytes
     if isinstance(value, tuple | list):
@@ -67,7 +67,7 @@ def by_processor(collator: PaddedCollator, records: Sequence[dict[str, Any]], de
 
 
 def by_our_loader(planner: Planner, samples: Sequence[Any], model: Path, cache: Path, device: torch.device) -> int:
-    """One epoch; the cache is shared with earlier ones."""
+    """Run one epoch; the cache is shared with earlier ones."""
     source = FrameSource(1, 120.0, FrameCache(cache, 20 * 1024**3))
     collator = Collator(planner, planner.family.sizes_of(model).vision, device.type)
     packs = [list(range(first, min(first + PACK, len(samples)))) for first in range(0, len(samples), PACK)]
@@ -78,7 +78,7 @@ def by_our_loader(planner: Planner, samples: Sequence[Any], model: Path, cache: 
                 assert not loaded.problems, loaded.problems[:1]
                 moved += moved_bytes(loaded.batch)
     finally:
-        source.close()  # its workers are waited for here, which is when their time is counted
+        source.close()  # waits for its workers, so that their time is counted
     if device.type == "cuda":
         torch.cuda.synchronize()
     return moved
@@ -90,7 +90,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.zeros(1, device=device)
     place = Place(options.out.resolve())
-    kind = Training("data", "ours", "tiny", 1, SETS["1k-8k"], 0, 0)  # of the model only its processor matters
+    kind = Training("data", "ours", "tiny", 1, SETS["1k-8k"], 0, 0)  # only the processor of the model matters
     kind = as_tiny(kind, 1) if options.tiny else kind
     place.make([kind])
     root, model, cache = place.clips(kind.clips), place.model(kind.shape), place.out / "frames-data"

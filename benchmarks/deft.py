@@ -1,9 +1,9 @@
-"""The planted weakness, by seed: what the DEFT loop reaches with mined samples, and with as many random ones.
+"""The DEFT loop on a planted weakness, by seed: accuracy with mined samples, and with as many random ones.
 
     python benchmarks/deft.py --out DIR --seeds 0 1 2
 
-Each seed is a demo of its own: other clips, another tiny model, trained from random weights, then the loop with its
-control. The figures are accuracies on the selection set, which the loop decides by, and on the KPI set, by kind.
+Each seed is a separate demo: other clips, another tiny model, trained from random weights, then the loop with its
+control. The figures are accuracies by kind on the selection set, used by the loop's decisions, and on the KPI set.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ sys.path[:0] = [str(SKILL_ROOT / "src"), str(SKILL_ROOT / "workflow")]
 from demo.recipe import EVALUATE, GAIN, LOOP, POOL_CLIPS, TRAIN, TRAIN_CLIPS
 from demo.summary import WEAK_KIND
 
-EACH = 72  # clips of each event that are measured on, three times those of the demo: one question is 1.4 points
+EACH = 72  # evaluation clips of each event, three times those of the demo: one question is 1.4 points
 
 
 def measured(folder: Path, seed: int, options: Namespace) -> dict[str, Any]:
-    """The loop's report of one seed, in short; with --tiny for a fiftieth of the demo's clips."""
+    """Run the loop of one seed and return a summary of its report; --tiny uses a fiftieth of the demo's clips."""
     share = 0.02 if options.tiny else 1.0
     data, model, runs = folder / "data", folder / "model", folder / "runs"
     sizes = {"clips": int(share * TRAIN_CLIPS), "pool": int(share * POOL_CLIPS), "each": EACH}
-    if not (data / "pool" / "annotations.json").is_file():  # written last; an earlier call's trainings are found again
+    if not (data / "pool" / "annotations.json").is_file():  # written last; trainings of an earlier call are reused
         demo(data, seed, **sizes)
         tiny_model(model, data, seed, GAIN)
     train, evaluate = folder / "train.toml", folder / "evaluate.toml"
@@ -65,7 +65,7 @@ def _round(loop: Path, a_round: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary(row: dict[str, Any]) -> dict[str, Any]:
-    """One line of the table: what the accepted rounds of a seed came to, in percent of the missing kind's questions."""
+    """One line of the table: the accepted rounds of a seed, in percent of the missing kind's questions."""
     start, rounds = row["rounds"][0], row["rounds"][1:]
     accepted = [a_round for a_round in rounds if a_round["accepted"]]
     best = (accepted or [start])[-1]

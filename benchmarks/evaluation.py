@@ -1,10 +1,10 @@
-"""Answers a second of a whole evaluation, on one GPU and on several: the same clips, decoded meanwhile.
+"""Answers per second of a whole evaluation, on one GPU and on several: the same clips, decoded during the run.
 
     python benchmarks/evaluation.py --gpus 1 2 --out DIR [--shape 8b] [--clips 256]
 
-Real runs of the action under torchrun, with random weights. The engine tells their speed: from where every rank has its
-model to where the last rank has its last answer. A short evaluation goes before, so that kernels are compiled and the
-weights in memory. Each run decodes all clips anew. With --tiny processes on the CPU show that it runs.
+Real runs of the action under torchrun, with random weights. The reported speed is from the time every rank has its
+model until the last rank has its last answer. A short evaluation runs first, so that kernels are compiled and the
+weights in memory. Each run decodes all clips again. --tiny is a rehearsal with processes on the CPU.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MUST, AIM = 0.93, 0.97
 
 
 def write_spec(place: Place, work: Training, run: Path, sets: list[str]) -> Path:
-    """The spec of an evaluation of a set's clips, 16 tokens each, on the GPUs of `work`."""
+    """Write the spec of an evaluation of a set's clips, 16 tokens each, on the GPUs of `work`."""
     data = place.clips(work.data)
     values = {
         "dataset.annotation_path": str(data / "annotations.json"),
@@ -55,7 +55,7 @@ def write_spec(place: Place, work: Training, run: Path, sets: list[str]) -> Path
 
 
 def evaluate(place: Place, work: Training, options: Any) -> dict[str, Any]:
-    """One run, and the figures that it left."""
+    """Run one evaluation and return its figures."""
     run = place.out / "runs" / work.name
     shutil.rmtree(run, ignore_errors=True)
     run.mkdir(parents=True)

@@ -1,9 +1,9 @@
-"""What matrix products in 8-bit floats gain and what they change: one training in bf16 and in fp8, one after the other.
+"""Speed and losses of training with matrix products in 8-bit floats: one training in bf16, then in fp8.
 
     python benchmarks/float8.py --gpus 4 --out DIR
 
-All take the same steps on the same samples from the same weights. Beside them stands another training in bf16 whose
-packs are smaller: its losses differ by rounding alone.
+All take the same steps on the same samples from the same weights. The baseline is another training in bf16 with
+smaller packs: its losses differ only by rounding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHOWN = ("run", "tokens/s/gpu", "mfu", "memory_gib", "step_s", "recompute", "spe
 
 
 def run(name: str, pack_tokens: int = 16384, **fp8: Any) -> Training:
-    """Eight steps on all GPUs, of which the first two warm up."""
+    """Eight steps on all GPUs; the first two warm up."""
     over = {"train.optm_lr": 1e-5, **{f"train.fp8.{key}": value for key, value in fp8.items()}}
     return Training(name, "ours", "8b", ALL_GPUS, SETS["4k-8k"], 8, 2, pack_tokens=pack_tokens, over=over)
 
@@ -35,8 +35,8 @@ RUNS = [
 
 
 def beside(row: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """How fast a training is and how far its losses lie from those of the plain one, as shares of these, over
-    the steps that both have taken: one over its time has taken fewer."""
+    """The speed of a training relative to the plain one, and the differences of its losses, relative to the plain
+    losses, over the steps that both have taken: a training over its time limit has taken fewer."""
     off = [abs(ours - theirs) / theirs for ours, theirs in zip(row["losses"], plain["losses"], strict=False)]
     return {"speed": row["tokens/s/gpu"] / plain["tokens/s/gpu"], "loss_off_mean": mean(off), "loss_off_most": max(off)}
 

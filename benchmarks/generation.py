@@ -1,9 +1,9 @@
-"""Speed of answering on one GPU: the native generator beside transformers' own `generate`, prefill, one decode step.
+"""Speed of answering on one GPU: the native generator against transformers' own `generate`, prefill, one decode step.
 
     python benchmarks/generation.py --out /tmp/generation
 
-8B shapes with random weights, real clips of 1k to 8k tokens whose frames are decoded before the clock starts. With
---tiny it shows that it runs, and its figures mean nothing.
+8B shapes with random weights, real clips of 1k to 8k tokens with frames decoded before the measurement starts.
+--tiny is a rehearsal; its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from vidqa.planning.requests import Request, Sampling
 from vidqa.planning.samples import Planner, Prompting, Sample
 
 FPS = 1.4  # clips of 5 to 40 seconds become 1k to 8k tokens
-BANDWIDTH = 4.0e12  # bytes a second at which an H200 reads weights and cache at best
+BANDWIDTH = 4.0e12  # bytes per second at which an H200 reads weights and cache at best
 SETS = {"1k-8k": SetShape(64, (5, 40)), "8-questions": SetShape(8, (20, 40), questions=8)}
 TINY = {"1k-8k": SetShape(6, (1, 4), width=96, height=64), "8-questions": SetShape(2, (1, 3), 8, 96, 64)}
 BATCH = 8  # of the reference
@@ -48,7 +48,7 @@ Answers = dict[str, tuple[int, ...]]
 
 
 class Prompts:
-    """The samples of a set with their frames, and how they are put to a session."""
+    """The samples of a set with their frames, and their requests for a session."""
 
     def __init__(self, model: Path, folder: Path, workers: int) -> None:
         self.planner = Planner(model, SimpleNamespace(fps=FPS), Prompting(for_generation=True))
@@ -94,7 +94,7 @@ def answered(session: Any, requests: Sequence[Request]) -> dict[str, tuple[int, 
 
 def measure(session: Any, prompts: Prompts, max_tokens: int, repeats: int) -> tuple[list[float], Any]:
     requests = prompts.requests(max_tokens)
-    answered(session, requests[:BATCH])  # kernels are compiled, libraries choose theirs
+    answered(session, requests[:BATCH])  # compiles kernels and initialises libraries
     runs = [timed(lambda: answered(session, requests)) for _ in range(repeats)]
     return [seconds for seconds, _ in runs], runs[-1][1]
 
@@ -111,7 +111,7 @@ def letters(session: Any, prompts: Prompts) -> np.ndarray:
 
 
 def agreement(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
-    """How often the same letter wins, and how far log-probabilities are apart beside how far letters are."""
+    """The share of equal best letters, the mean difference of log-probabilities, and the lead of the best letter."""
     spread = np.sort(theirs, axis=1)
     return {
         "same": float((ours.argmax(1) == theirs.argmax(1)).mean()),
@@ -121,7 +121,7 @@ def agreement(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
 
 
 def decode_step(session: NativeSession, rows: int, context: int, weights: int) -> dict[str, float]:
-    """One step of `rows` rows that hold `context` tokens each, beside reading weights and cache once."""
+    """Time one step of `rows` rows with `context` tokens each, relative to reading weights and cache once."""
     decoder, pages = session.decoder, -(-(context + 1) // PAGE)
     decoder.table_BP[:rows, :pages] = torch.arange(1, rows * pages + 1, device=session.device).view(rows, pages)
     decoder.alive_B[:rows] = 1
@@ -167,7 +167,7 @@ def main() -> None:
             (seconds,), reference[name, tokens] = measure(stock, prompt_set, tokens, 1)
             tell({"run": f"transformers {name} {tokens}", "answers/s": len(prompt_set.samples) / seconds})
         reference[name] = letters(stock, prompt_set)
-        if name == "1k-8k":  # how far the reference, in batches, is from itself
+        if name == "1k-8k":  # the reference against itself, in batches and one at a time
             single = TransformersSession(model, prompt_set.planner, longest=longest, batch_size=1)
             _, figures = measure(single, prompt_set, 16, 1)
             row = {"run": "transformers, one at a time", "same": same(figures, reference[name, 16])}

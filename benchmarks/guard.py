@@ -1,11 +1,11 @@
-"""Five minutes on one GPU that tell whether the engine became slower since the last entry of the same card.
+"""Regression check of speed in five minutes on one GPU, against the last entry of the same card.
 
     python benchmarks/guard.py --out DIR
 
-Each row is the share of a plain matrix product's speed that the engine reaches (its strict work a second, over that of
-products in the same process, step by step in turn), which power, heat and neighbours hardly move: LoRA on a third of
-the 8B layers, all of the 2B model, and prefill. Kept in results/guard.json. A row that is more than 3 % below the last
-entry of the same card that was not itself slower ends with exit code 1 and a line.
+Each row is the engine's speed relative to a plain matrix product (its strict FLOP/s, over that of
+products in the same process, in turn after every step), which power, heat and neighbours hardly change: LoRA on a third
+of the 8B layers, all of the 2B model, and prefill. Stored in results/guard.json. If a row is more than 3 % below the
+last entry of the same card that was not itself slower, the exit code is 1.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from vidqa.spec import load
 
 SLOWER = 0.03
 CLIPS = SetShape(8, (5, 40))  # 1k to 8k tokens; a step takes all of them, so that every step is the same work
-FIXED = {"engine.recompute": "none"}  # of the choice of a policy, policies.py tells
+FIXED = {"engine.recompute": "none"}  # policies.py measures the choice of a policy
 TRAININGS = [
     Training("guard-lora", "ours", "8b-third", 1, CLIPS, 14, 5, pack_tokens=16384, over={**ADAPT, **FIXED}),
     Training("guard-2b", "ours", "2b", 1, CLIPS, 12, 4, pack_tokens=8192, over=FIXED),
@@ -62,7 +62,7 @@ def trained(training: Training, place: Place, sets: Sequence[str], limit_s: floa
 
 
 def work(training: Training, place: Place) -> float:
-    """Strict floating-point operations of a step, which takes every clip once."""
+    """Strict FLOPs of a step, which takes every clip once."""
     spec = load(place.run_dir(training) / "spec.toml", "train")
     folder = place.model(training.shape)
     family, (samples, _) = tables_of(folder), training_planner(spec, folder).plan(load_sets(spec)["train"])
@@ -74,7 +74,7 @@ def work(training: Training, place: Place) -> float:
 
 
 def shares(flops: float, of_products: float, times: Sequence[Sequence[float]]) -> dict[str, Any]:
-    """`times` are seconds of a piece of work, and of the products after it."""
+    """The speed relative to products; `times` are the seconds of each piece of work, and of the products after it."""
     ratios = [flops / mine / (of_products / plain) for mine, plain in times]
     share = median(ratios)
     return {
@@ -88,7 +88,7 @@ def shares(flops: float, of_products: float, times: Sequence[Sequence[float]]) -
 
 @torch.no_grad()
 def prefill(place: Place, shape: str, clips: SetShape) -> dict[str, Any]:
-    """The native generator, one token for each prompt."""
+    """Measure the native generator with one token for each prompt."""
     cuda = place.cuda
     device, dtype = torch.device("cuda" if cuda else "cpu"), torch.bfloat16 if cuda else torch.float32
     prompts = Prompts(place.model(shape), place.clips(clips), 12 if cuda else 1)
@@ -99,7 +99,7 @@ def prefill(place: Place, shape: str, clips: SetShape) -> dict[str, Any]:
     flops = (
         family_of(model).flops(model.config, vision_trains=True, decoder_trains=True).training_flops(prompts.works) / 3
     )
-    answered(session, prompts.requests(1))  # kernels are compiled, libraries choose theirs
+    answered(session, prompts.requests(1))  # compiles kernels and initialises libraries
     times = []
     for _ in range(PREFILLS):
         seconds, _ = timed(lambda: answered(session, prompts.requests(1)))
@@ -113,7 +113,7 @@ def card(call: Mapping[str, Any]) -> str:
 
 
 def last_good(calls: Sequence[Mapping[str, Any]], like: Mapping[str, Any]) -> dict[str, float]:
-    """Shares by run, of the last entry of the same card that has one and was not slower itself."""
+    """Shares by run, each from the last entry of the same card that has one and was not slower itself."""
     shares: dict[str, float] = {}
     for call in calls:
         slow = {line["run"] for line in call.get("told", ()) if line["slower"]}

@@ -1,9 +1,9 @@
-"""The engine with a loop of matrix products after every step, from outside: what benchmarks/guard.py starts.
+"""The engine with a loop of matrix products after every step, added from outside; started by benchmarks/guard.py.
 
     python benchmarks/guarded_engine.py TIMES.json train --spec spec.toml --run-dir run
 
-The products are the measure that noise does not move: whatever slows the GPU (power, heat, a neighbour) slows both.
-The engine knows nothing of it: a hook on optimizer steps, which PyTorch offers to everyone, tells where one step ends.
+The products are a reference without noise: everything that slows the GPU (power, heat, a neighbour) slows both.
+The engine is unchanged: a public hook of PyTorch on optimizer steps marks the end of each step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Products:
 
 
 class Watch:
-    """Seconds of every step, and of the products after it."""
+    """Records the seconds of every step, and of the products after it."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.steps, self.last = path, list[tuple[float, float]](), 0.0
@@ -47,7 +47,7 @@ class Watch:
     def __call__(self, *_: Any) -> None:
         settle()
         step = time.perf_counter() - self.last
-        if self.products is None:  # the first step is all warming up
+        if self.products is None:  # the first step is all warm-up
             self.products = Products()
             self.products.seconds()
         else:

@@ -1,6 +1,6 @@
-"""Where the time of an optimizer step goes: one step under torch.profiler, and its seconds by kind of kernel.
+"""Time of an optimizer step by kind of kernel, from one step under torch.profiler.
 
-Of a trace without a GPU, operations of the CPU stand in for kernels.
+In a trace without a GPU, operations of the CPU are used instead of kernels.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import torch
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 REST = "elementwise, norms, other"
 TOP_KERNELS = 30
-# The first words that a kernel's or operation's name holds decide; the order matters.
+# The first match in the name of a kernel or operation decides; the order matters.
 KINDS = (
-    (REST, ("triton_",)),  # fused kernels, whose names tell of every operation in them
+    (REST, ("triton_",)),  # fused kernels, whose names contain every operation in them
     ("communication", ("nccl", "c10d::", "gloo:", "all_gather", "reduce_scatter", "all_reduce")),
-    ("copies", ("_foreach_copy_", "copyfunctor")),  # FSDP's, of weights on their way to be gathered
+    ("copies", ("_foreach_copy_", "copyfunctor")),  # FSDP's copies of weights before gathering
     ("attention", ("attention", "flash", "fmha", "sdpa", "mha_")),
     ("optimizer", ("adam", "multi_tensor", "_foreach", "optimizer")),
     ("GEMM", ("gemm", "cutlass", "nvjet", "cublas", "xmma", "::mm", "addmm", "bmm", "convolution")),
@@ -34,7 +34,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Work:
-    """One kernel (or operation): what asked for it, on which shapes, and when it ran, in microseconds."""
+    """One kernel (or operation): its caller, its shapes, and its start and end in microseconds."""
 
     name: str
     caller: str
@@ -44,7 +44,7 @@ class Work:
 
 
 def works_of(trace: Path) -> list[Work]:
-    """The device's work of a Chrome trace; of a trace without a device, what the CPU's operations did themselves."""
+    """The device's work in a Chrome trace; in a trace without a device, the own time of the CPU's operations."""
     events = [e for e in json.loads(trace.read_text())["traceEvents"] if e.get("ph") == "X" and "dur" in e]
     operations = [e for e in events if e.get("cat") == "cpu_op"]
     by_id = {e["args"].get("External id"): e for e in operations if "args" in e}
@@ -65,7 +65,7 @@ def _work(event: Any, caller: str, operation: Any, end: float) -> Work:
 
 
 def _own_times(operations: Sequence[Any]) -> Iterator[Work]:
-    """Every operation of a thread with the time that none of the operations inside it took."""
+    """Every operation of a thread with its own time, without that of the operations inside it."""
     threads = defaultdict(list)
     for event in operations:
         threads[event["tid"]].append(event)
@@ -83,7 +83,7 @@ def _own_times(operations: Sequence[Any]) -> Iterator[Work]:
 
 
 def kind_of(work: Work, vision: frozenset[int]) -> str:
-    """Its row of the table. `vision` are sizes that only the vision tower has."""
+    """The row of the table for some work. `vision` are sizes that only the vision tower has."""
     words = f"{work.name} {work.caller}".lower()
     kind = next((kind for kind, marks in KINDS if any(mark in words for mark in marks)), REST)
     if kind in ("GEMM", "attention"):
@@ -112,7 +112,7 @@ def covered(works: Iterable[Work]) -> float:
 
 
 def rows_of(works: Sequence[Work], whole: float, model: Path, on_device: bool) -> list[dict[str, Any]]:
-    """Seconds by kind of a step that took `whole`, and what of it the device did nothing but wait or communicate."""
+    """Seconds by kind of work in a step that took `whole`, and those when the device only waited or communicated."""
     vision = vision_sizes(model)
     kinds: dict[str, list[Work]] = defaultdict(list)
     for work in works:
@@ -120,7 +120,7 @@ def rows_of(works: Sequence[Work], whole: float, model: Path, on_device: bool) -
     seconds = {kind: sum(w.end - w.start for w in inner) / 1e6 for kind, inner in kinds.items()}
     if on_device:
         busy, computing = covered(works), covered(w for w in works if kind_of(w, vision) != "communication")
-        seconds["communication"] = busy - computing  # the rest of it runs beside computing
+        seconds["communication"] = busy - computing  # the rest of it overlaps with computation
         seconds["nothing runs"] = whole - busy
     ordered = sorted(seconds.items(), key=lambda item: -item[1])
     return [{"what": kind, "s/step": value, "share": value / whole} for kind, value in ordered]
@@ -128,8 +128,8 @@ def rows_of(works: Sequence[Work], whole: float, model: Path, on_device: bool) -
 
 @contextmanager
 def profiled(number: int, trace: Path) -> Iterator[None]:
-    """Inside the block, a training of this process takes its step `number`, counted from 0, under the profiler. Writes
-    the Chrome trace, and beside it, as .facts.json, the step's seconds and those without a batch."""
+    """Profile step `number`, counted from 0, of a training in this process inside the block. Writes the Chrome trace,
+    and beside it, as .facts.json, the step's seconds and those without a batch."""
     from torch.profiler import ProfilerActivity, profile
 
     from vidqa.engine.data.dataloader import Step
@@ -156,7 +156,7 @@ def profiled(number: int, trace: Path) -> Iterator[None]:
 
 
 def summary(trace: Path, model: Path) -> dict[str, Any]:
-    """What `profiled` wrote: seconds by kind of work, and the kernels that take longest."""
+    """Seconds by kind of work, and the longest kernels, from the files that `profiled` wrote."""
     facts, works = json.loads(_facts_of(trace).read_text()), works_of(trace)
     kernels: dict[str, list[float]] = {}
     for work in works:

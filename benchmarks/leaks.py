@@ -1,9 +1,9 @@
 """Planted leaks and honest clips: python benchmarks/leaks.py --out DIR
 
-A set to protect of 60 clips and another of 60 with one thing before a plain ground; 1,000 honest clips, of which 200
-come from the ten fixed cameras that a third of the protected ones come from, and 400 have a plain ground; and copies of
-protected clips, made in many ways. Counted: how many copies are found, how many honest clips are taken for one, how
-many are called too plain to tell, the seconds of decoding, and those of comparing.
+A protected set of 60 clips and 60 more with one object before a plain ground; 1,000 honest clips, of which 200
+come from the ten fixed cameras of a third of the protected clips, and 400 have a plain ground; and copies of
+protected clips, made in many ways. It counts the copies that are found, the honest clips that are reported as copies,
+the clips reported as too plain to tell, the seconds of decoding, and those of comparing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WAYS = (
     "cropped and stretched",
     "plain, encoded again",
 )
-SHAPES = (0.5625, 0.75, 1.33)  # width by height, of that of the whole
+SHAPES = (0.5625, 0.75, 1.33)  # width by height, relative to the whole
 STRETCHES = (0.8, 0.9, 1.25)
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     print("missed:", [record.id for record in sets["planted"] if record.id not in by_clip][:40])
 
 
-@threadpool_limits.wrap(limits=1)  # as find_leaks does
+@threadpool_limits.wrap(limits=1)  # as in find_leaks
 def timed(new: list[Record], protected: list[Record]) -> dict[str, Any]:
     """Seconds of each step for these clips, none of which is a copy."""
     before = time.perf_counter()
@@ -90,7 +90,7 @@ def timed(new: list[Record], protected: list[Record]) -> dict[str, Any]:
 
 
 def write_sets(folder: Path, honest: int, protected: int, planted: int) -> dict[str, list[Record]]:
-    """Every clip is drawn longer than it is shown, so that another part of its recording can be cut out."""
+    """Write all sets. Clips are drawn longer than shown, so that another part of the recording can be cut out."""
     draw = np.random.default_rng(0)
     sets: dict[str, list[Record]] = {"honest": [], "protected": [], "planted": []}
     recordings, plain = [], [render(_scene(number, draw), 0) for number in range(protected)]
@@ -119,8 +119,8 @@ def _scene(number: int, draw: np.random.Generator) -> Any:
 
 
 def recording(number: int, draw: np.random.Generator) -> np.ndarray:
-    """uint8 [80, H, W, 3]: things that come and go before a fixed camera of ten, one that is seen once, or one that
-    pans. Half of the views are patches of color, half are as coarse and fine as photographs are."""
+    """uint8 [80, H, W, 3]: objects that come and go before one of ten fixed cameras, a camera that is used once, or one
+    that pans. Half of the views are patches of color, half have the spectrum of photographs."""
     camera = number // 6 % CAMERAS if number % 3 == 0 else 1000 + number
     view = view_of(camera, WIDTH * (2 if number % 3 == 2 else 1))
     frames = np.stack([view[:, (at if number % 3 == 2 else 0) :][:, :WIDTH] for at in range(80)])
@@ -137,7 +137,7 @@ def recording(number: int, draw: np.random.Generator) -> np.ndarray:
 
 
 def view_of(camera: int, width: int) -> np.ndarray:
-    """uint8 [H, width, 3]."""
+    """The background of a camera, uint8 [H, width, 3]."""
     draw = np.random.default_rng(camera)
     if camera % 2:
         return np.kron(draw.uniform(30, 200, (6, width // 20, 3)), np.ones((HEIGHT // 6, 20, 1))).astype(np.uint8)
@@ -152,7 +152,7 @@ def view_of(camera: int, width: int) -> np.ndarray:
 def planted_clip(
     kind: str, number: int, whole: np.ndarray, draw: np.random.Generator
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """A copy of the first 40 frames of a recording, or more of it."""
+    """A copy of the first 40 frames of a recording, or of others."""
     shown = whole[:40]
     if kind == "encoded again":
         return shown, {"crf": int(draw.integers(28, 36)), "size": (128, 96), "gain": draw.uniform(0.95, 1.05)}
@@ -171,7 +171,7 @@ def planted_clip(
 
 
 def _cropped(frames: np.ndarray, side: float, ratio: float, draw: np.random.Generator) -> np.ndarray:
-    """A part of which the longer side, by that of the whole, is `side`."""
+    """A crop whose longer side, relative to the whole, is `side`."""
     tall, wide = int(HEIGHT * side * min(1, 1 / ratio)) // 2 * 2, int(WIDTH * side * min(1, ratio)) // 2 * 2
     top, left = int(draw.integers(0, HEIGHT - tall + 1)), int(draw.integers(0, WIDTH - wide + 1))
     return frames[:, top : top + tall, left : left + wide]

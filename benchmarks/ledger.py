@@ -1,4 +1,4 @@
-"""What programs are told, and what they measured, when, on what and with which command: results/<program>.json."""
+"""Options and result files of benchmarks: rows, time, machine and command of every call in results/<program>.json."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def arguments(doc: str | None, *, gpus: int | None = None, timeout: float = 240) -> argparse.ArgumentParser:
-    """The options of every program; those of programs that train (`gpus` is how many by default) where it is given."""
+    """The options of every program, and with `gpus` (their default number) those of programs that train."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0] if doc else None)
     parser.add_argument("--out", type=Path, required=True, help="models, clips, runs and logs, found again later")
     parser.add_argument("--results", type=Path, help="folder of the result file; benchmarks/results unless --tiny")
@@ -38,7 +38,7 @@ class Ledger:
     """The rows of one call of a program, added to the file of all its calls as soon as they are known."""
 
     def __init__(self, program: str, options: argparse.Namespace, *, go_on: bool = False) -> None:
-        """`go_on`: the last call's rows, measured on the same machine with the same libraries, are this one's too."""
+        """With `go_on`, continue the last call and its rows if it ran on the same machine with the same libraries."""
         folder = options.results or (options.out / "results" if options.tiny else RESULTS)
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{program}.json"
@@ -65,7 +65,7 @@ class Ledger:
         self._write()
 
     def conclude(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """What the rows come to."""
+        """Store a summary of the rows."""
         self.call["told"] = rounded(lines)
         self._write()
 
@@ -85,7 +85,7 @@ def rounded(value: Any) -> Any:
 
 
 def commit() -> str | None:
-    """Of this code, with "-dirty" where files were changed since; None in a copy without its history."""
+    """The commit of this code, with "-dirty" if files were changed since; None in a copy without its history."""
     if not (git := shutil.which("git")):
         return None
     command = [git, "-C", str(RESULTS.parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
@@ -93,7 +93,7 @@ def commit() -> str | None:
 
 
 def machine() -> str:
-    """The GPUs with their memory and driver, or the processor where there are none."""
+    """The GPUs with their memory and driver, or the processor without GPUs."""
     if program := shutil.which("nvidia-smi"):
         command = [program, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
         lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
@@ -104,7 +104,7 @@ def machine() -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]], without: Sequence[str] = ("failed",)) -> str:
-    """Columns in the order of the rows' keys; numbers to the right."""
+    """A text table with columns in the order of the rows' keys; numbers to the right."""
     keys = [key for key in dict.fromkeys(key for row in rows for key in row) if key not in without]
     lines = [keys, *([shown(row.get(key)) for key in keys] for row in rows)]
     columns = []

@@ -1,12 +1,12 @@
-"""Peak memory and speed of the real trainer over shapes, ways of training and numbers of GPUs.
+"""Peak memory and speed of the real trainer over model shapes, training methods and numbers of GPUs.
 
     python benchmarks/memory.py --gpus 4 --out DIR
 
-Every run is the engine itself under torchrun on real mp4 files, a few optimizer steps long. Runs that together need no
-more than the GPUs there are go side by side. A row says all that decides memory, so that
+Every run is the engine itself under torchrun on real mp4 files, for a few optimizer steps. Runs that together need no
+more than the available GPUs run in parallel. A row has all inputs of the memory estimate, so that
 predictions.py can predict it again from the row alone: after a change of the engine, measure, keep DIR/rows.json as
 results/memory-NAME.json, and change the counts in planning.budget.memory until every error is small. The MFU of typical
-rows belongs into planning/budget/speed.py, by which preflight estimates hours.
+rows belongs into planning/budget/speed.py, with which preflight estimates hours.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from vidqa.planning.plan import load_sets
 from vidqa.planning.samples import training_planner
 from vidqa.spec import load
 
-CLIP_TOKENS = 5600  # of a clip of 28.6 s, without its timestamps, question and answer
-LORA = {"policy.lora.r": 16, "policy.lora.lora_alpha": 32.0}  # with the dropout that is the default
+CLIP_TOKENS = 5600  # tokens of a clip of 28.6 s, without its timestamps, question and answer
+LORA = {"policy.lora.r": 16, "policy.lora.lora_alpha": 32.0}  # with the default dropout
 WAYS: dict[str, dict[str, Any]] = {
     "full": {},
     "frozen": {"policy.freeze_pattern": ["visual"]},
@@ -73,8 +73,8 @@ RUNS = [
 
 
 def trained(run_dir: Path, steps: int, device: str) -> dict[str, Any]:
-    """The model, the keys that matter, the memory policy and the heaviest pack of a run by the estimate, which need not
-    be the largest: packs after a step's first find gradients there."""
+    """The model, the keys that matter, the memory policy and the heaviest pack of a run by the estimate. It may not be
+    the largest: packs after a step's first find gradients in memory."""
     spec = load(run_dir / "spec.toml", "train")
     facts, planned = (json.loads((run_dir / "run" / name).read_text()) for name in ("run.json", "plan.json"))
     folder, mesh = Path(spec.policy.model_name_or_path), spec.policy.parallelism

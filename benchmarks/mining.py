@@ -1,8 +1,8 @@
 """Mining of a million rows: python benchmarks/mining.py --out DIR
 
-A pool of drawn vectors, 512 numbers for a clip and 512 for its question, as embed.dimensions = 512 gives them; 200 rows
-near each of ten directions are what 1,000 gaps look for. Counted: seconds of the search and the choice, memory, and how
-many of what is chosen lie near the gaps' directions.
+A pool of random vectors, 512 dimensions for a clip and 512 for its question, as with embed.dimensions = 512; 200 rows
+near each of ten directions are the targets of 1,000 gaps. It measures seconds of the search and the choice, memory, and
+the number of chosen rows near the gaps' directions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def write_pool(place: Path, rows: int, directions: np.ndarray) -> None:
-    """Row n is near direction n of those at the beginning of each thousand; the other rows are noise about a mean."""
+    """Write a pool: rows near a direction (`kind_of`), the others noise about a mean."""
     place.parent.mkdir(parents=True, exist_ok=True)
     draw, columns = np.random.default_rng(0), schema(FACTS)
     with pq.ParquetWriter(place, columns, compression="none", use_dictionary=False) as writer:
@@ -61,7 +61,7 @@ def write_pool(place: Path, rows: int, directions: np.ndarray) -> None:
 
 
 def kind_of(numbers: np.ndarray, rows: int) -> np.ndarray:
-    """The direction that a row is near; -1 for noise."""
+    """The direction near a row; -1 for noise."""
     step = rows // (KINDS * PER_KIND)
     return np.where(numbers % step == 0, numbers // step % KINDS, -1)
 

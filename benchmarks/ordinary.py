@@ -3,11 +3,11 @@
     torchrun --nproc-per-node 4 benchmarks/ordinary.py --model 8b --data set --steps 6 --out run [--lora] [--packed]
     torchrun --nproc-per-node 1 benchmarks/ordinary.py ... --careful 8192-kept 16384-kept 16384
 
-Written as the guides write it: the processor runs in the collator on the files themselves, activations are
-checkpointed, AdamW is fused, eight loader workers. --packed is what its best users do: samples side by side with
+Written as in the guides: the processor runs in the collator on the files themselves, activations are
+checkpointed, AdamW is fused, eight loader workers. --packed is the best practice: samples side by side with
 variable-length attention (in the vision tower too) and logits of supervised tokens only. --careful adds fused parts
 (careful.py), adapters without FSDP, weights that stay gathered, and settings to try: tokens of a pack, with "-kept"
-where nothing is recomputed. The fastest of those that fit is the result. Prints one JSON object.
+for no recomputation. The fastest of those that fit is the result. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LAYERS = ["Qwen3VLTextDecoderLayer", "Qwen3VLVisionBlock"]
 
 
 class MeasuredTrainer(Trainer):
-    """The stock Trainer, which also adds up what it was given and how long it waited for it."""
+    """The stock Trainer, which also sums the counts of its batches and the time it waited for them."""
 
     counted: torch.Tensor
     waited = 0.0
@@ -76,7 +76,7 @@ class PackedTrainer(MeasuredTrainer):
 
 
 class CarefulTrainer(MeasuredTrainer):
-    """The same with fused parts; the loss is the mean over all supervised tokens of the step."""
+    """`PackedTrainer` with fused parts; the loss is the mean over all supervised tokens of the step."""
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], *_: Any, num_items_in_batch: Any = None, **__: Any
@@ -108,7 +108,7 @@ class Stopwatch(TrainerCallback):
         self.steps.append({**step, **dict(zip(COUNTS, totals.tolist(), strict=True))})
         self.trainer.counted, self.trainer.waited = torch.zeros_like(totals), 0.0
         if len(self.steps) == 1 and torch.cuda.is_available():
-            torch.cuda.reset_peak_memory_stats()  # what loading took is not what training takes
+            torch.cuda.reset_peak_memory_stats()  # memory of loading is not memory of training
         self.last = time.perf_counter()
 
 
@@ -141,7 +141,7 @@ def load(
         keep_frozen_tower_plain(model.model.visual)
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
-    if nf4:  # as the guides do: norms in float32, inputs that require gradients
+    if nf4:  # as in the guides: norms in float32, inputs that require gradients
         model = prepare_model_for_kbit_training(model)
     targets = rf"model\.language_model\..*\.({'|'.join(LORA_TARGETS)})"
     return get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules=targets))
@@ -183,12 +183,12 @@ def arguments(options: argparse.Namespace, *, recompute: bool = True, accumulate
 
 
 def shard_without_gpus() -> None:
-    """accelerate shards on GPUs only; a rehearsal on CPUs is to go the same way."""
+    """Make accelerate, which shards only on GPUs, shard on CPUs in a rehearsal, too."""
     PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
 
 
 def summary(stopwatch: Stopwatch, model: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """The steps as measured, each with its work in floating-point operations by both ways of counting."""
+    """The measured steps, each with its FLOPs by both ways of counting."""
     flops = family_of(model).flops(model.config, vision_trains=not options.lora, decoder_trains=not options.lora)
     for step in stopwatch.steps:
         work = Workload(**{field.name: step[field.name] for field in fields(Workload) if field.name in step})
@@ -205,7 +205,7 @@ def summary(stopwatch: Stopwatch, model: Any, options: argparse.Namespace) -> di
 
 
 def measure(options: argparse.Namespace, chosen: Try | None) -> dict[str, Any] | None:
-    """Train some steps, with the settings `chosen` where a careful user tries several; what was measured, on rank 0."""
+    """Train some steps, of the careful recipe with the settings `chosen`; returns the measurements on rank 0."""
     records, accumulate = json.loads((options.data / "annotations.json").read_text()), options.accumulate
     kind: tuple[Any, Any] = (MeasuredTrainer, PaddedCollator)
     if options.packed or chosen:
@@ -232,8 +232,8 @@ def measure(options: argparse.Namespace, chosen: Try | None) -> dict[str, Any] |
 
 
 def fastest(options: argparse.Namespace) -> dict[str, Any] | None:
-    """The result of the fastest settings that fit, with all that were tried. On several GPUs the first ones count: one
-    that runs out of memory leaves the others waiting."""
+    """The result of the fastest settings that fit, with all that were tried. On several GPUs only the first are tried:
+    a rank that runs out of memory leaves the others waiting."""
     best, tried = None, []
     for words in options.careful if not dist.is_initialized() or dist.get_world_size() == 1 else options.careful[:1]:
         try:
@@ -249,7 +249,7 @@ def fastest(options: argparse.Namespace) -> dict[str, Any] | None:
             tried.append({"settings": words, "tokens/s": speed, "memory_gib": result["memory_gib"]})
             if best is None or speed > max(one.get("tokens/s", 0.0) for one in tried[:-1]):
                 best = result
-            write(options, {**best, "tried": tried})  # a program that is stopped leaves what it measured
+            write(options, {**best, "tried": tried})  # a program that is stopped leaves its measurements
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

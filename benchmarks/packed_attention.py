@@ -1,7 +1,7 @@
-"""Variable-length attention for transformers' own Qwen3-VL: each sample of a packed row sees itself alone.
+"""Variable-length attention for transformers' own Qwen3-VL: each sample of a packed row sees only itself.
 
-transformers asks an attention function by name. The one registered here calls flash-attn where it is installed and
-torch's varlen kernel otherwise; on a CPU, where neither runs, one dense call per segment.
+transformers selects an attention function by name. The one registered here calls flash-attn if it is installed and
+torch's varlen kernel otherwise; on a CPU, without either, one dense call per segment.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import flash_attention_mask
 
-NAME = "flash_varlen"  # with "flash" in it, transformers hands the vision tower's frame bounds over in one call
+NAME = "flash_varlen"  # with "flash" in it, transformers passes the vision tower's frame bounds in one call
 _bounds: tuple[torch.Tensor, int] | None = None
 
 
 def set_bounds(lengths: list[int], device: torch.device) -> None:
-    """Tell the decoder's layers how long the samples of the coming pack are."""
+    """Set the lengths of the samples in the next pack for the decoder's layers."""
     global _bounds
     bounds = torch.tensor(list(accumulate(lengths, initial=0)), dtype=torch.int32)
     _bounds = (bounds.to(device, non_blocking=True), max(lengths))
@@ -39,7 +39,7 @@ def install_packed_attention(model: Any) -> None:
 def packed_attention(
     module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **named: Any
 ) -> tuple[torch.Tensor, None]:
-    """[1, H, T, D] each (keys and values may have fewer heads) -> [1, T, H, D]."""
+    """Attention of [1, H, T, D] each (keys and values may have fewer heads), returned as [1, T, H, D]."""
     assert attention_mask is None and len(query) == 1, "a pack is one row without a mask"
     if (bounds := named.get("cu_seq_lens_q")) is not None:  # the vision tower: frames, which see all of themselves
         longest, causal = named["max_length_q"], False
@@ -51,7 +51,7 @@ def packed_attention(
 
 
 def _varlen(query: Any, key: Any, value: Any, bounds: torch.Tensor, longest: int, *, causal: bool) -> torch.Tensor:
-    """[T, H, D] each, segments between neighbouring `bounds`."""
+    """Attention of [T, H, D] each, inside segments between neighbouring `bounds`."""
     if not query.is_cuda:
         return _segment_by_segment(query, key, value, bounds.tolist(), causal=causal)
     if find_spec("flash_attn"):
@@ -67,7 +67,7 @@ def _varlen(query: Any, key: Any, value: Any, bounds: torch.Tensor, longest: int
 
 @cache
 def _grouped() -> dict[str, bool]:
-    """Newer releases of torch want to be told of grouped heads; older ones find out."""
+    """The argument for grouped heads, which newer releases of torch need and older ones infer."""
     from inspect import signature
 
     from torch.nn.attention.varlen import varlen_attn

@@ -1,8 +1,8 @@
-"""How far the native generator's answers are from those of transformers on the same samples.
+"""Differences of the native generator's answers from those of transformers on the same samples.
 
     python benchmarks/parity.py --model RUN --annotations DATA/kpi/annotations.json --media DATA/kpi
 
-Prompts are planned once and answers are greedy. Prints the figures as JSON; exit code 1 where a bound is exceeded: in
+Prompts are planned once and answers are greedy. Prints the figures as JSON; exit code 1 if a bound is exceeded: in
 float32 all answers are equal and no log-probability is further than 1e-4 away, in bfloat16 99 % and 0.5.
 """
 
@@ -42,11 +42,11 @@ from vidqa.planning.samples import Planner, Sample, evaluation_planner
 from vidqa.spec import Layer, load, parse_set
 from vidqa.spec.parent_layers import model_layer
 
-CLIPS = 8  # of the demo, where no annotations are named
+CLIPS = 8  # of the demo, if no annotations are named
 DEFAULTS = {"generation.max_tokens": 32, "inference.limit": 50}
 LIKELIEST = 5  # likeliest tokens of the reference that are recorded
 SHOWN = 5  # answers that differ
-# By precision: the least share of equal answers, and the largest difference of a log-probability.
+# By precision: the minimum share of equal answers, and the largest difference of a log-probability.
 BOUNDS = {"float32": (1.0, 1e-4), "bfloat16": (0.99, 0.5), "float16": (0.99, 0.1)}
 
 
@@ -59,7 +59,7 @@ class Answers:
 
 
 def parity(spec: Any) -> dict[str, Any]:
-    """The figures of an inference spec. Raises ValueError where no sample can be asked."""
+    """The figures of an inference spec. Raises ValueError if no sample can be asked."""
     folder, base = model_folders(spec)
     planner = evaluation_planner(spec, base or folder)
     samples, problems = fitting(spec, make_plan(spec, planner, load_sets(spec)).sets["asked"])
@@ -133,8 +133,8 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _difference(name: str, result: Result, other: Result, place: int, chat: Chat) -> dict[str, Any]:
-    """The first difference of two answers. `margin` is the log-probability of the reference's token less that of the
-    other one, by the reference: near 0 where rounding decides, null if the other one is not among the likeliest."""
+    """The first difference of two answers. `margin` is the log-probability of the reference's token minus that of the
+    other token, under the reference: near 0 if rounding decides, null if the other token is not among the likeliest."""
     likeliest = dict(result.top_logprobs[place]) if place < len(result.top_logprobs) else {}
     pair = [*result.token_ids[place : place + 1], *other.token_ids[place : place + 1]]
     ranked = len(pair) == 2 and all(token in likeliest for token in pair)
@@ -148,7 +148,7 @@ def _difference(name: str, result: Result, other: Result, place: int, chat: Chat
 
 
 def exceeded(figures: Mapping[str, Any], bounds: tuple[float, float]) -> list[str]:
-    """The bounds that the figures of `compare` exceed."""
+    """Messages about the bounds that the figures of `compare` exceed."""
     least, largest = bounds
     messages = []
     if figures["same_answers"] < least:
@@ -159,7 +159,7 @@ def exceeded(figures: Mapping[str, Any], bounds: tuple[float, float]) -> list[st
 
 
 def spec_of(model: str, which: str | None, annotations: str, media: str, sets: Sequence[str], folder: Path) -> Any:
-    """The inference spec of a run's export or a folder of weights; without annotations, of clips of the demo."""
+    """The inference spec of a run's export or a folder of weights; without annotations, on clips of the demo."""
     if not annotations:
         write_demo_set(folder / "clips", CLIPS, seed=0)
         annotations, media = str(folder / "clips/train/annotations.json"), str(folder / "clips/train")

@@ -1,12 +1,12 @@
-"""The memory policy that is chosen, beside a grid of fixed ones and, on one GPU, the ordinary recipe and a careful one.
+"""The engine's choice of memory policy against a grid of fixed ones and, on one GPU, two recipes of other libraries.
 
     python benchmarks/policies.py --case lora lora-40 --out DIR
     python benchmarks/policies.py --case lora --only chosen careful --out DIR --go-on     # what is missing
     python benchmarks/policies.py --case long-cp2 longest-cp2 full-2 --timeout 560 --out DIR     # on two GPUs
 
-A case is a training that a GPU's memory bounds. `chosen` leaves packs and recomputation to the engine, the grid fixes
-both (engine.recompute, engine.pack_tokens); what is predicted not to fit is left out. Rows say all that the estimate of
-memory takes (see memory.py and predictions.py); the newest choices beside the best of their grids stand in
+A case is a training bounded by GPU memory. `chosen` leaves packs and recomputation to the engine, the grid fixes
+both (engine.recompute, engine.pack_tokens); policies predicted not to fit are left out. Rows have all inputs of the
+memory estimate (see memory.py and predictions.py); the newest choices and the best of their grids are in
 references/memory.md.
 """
 
@@ -38,7 +38,7 @@ SPEED, MEMORY = "tokens/s/gpu", ("predicted_gib", "memory_gib", "share_of_memory
 SHOWN = ("run", SPEED, "mfu", *MEMORY, "step_s", "pack_tokens", "memory_policy")
 CAREFUL = ("8192-kept", "16384")
 LONG = {"custom.vision.total_pixels": 2**27, "policy.model_max_length": 2**17}  # a video may take 128k tokens
-# GPUs that have a part of every sample.
+# GPUs that share every sample.
 SHARED = {"policy.parallelism.dp_replicate_size": 1, "policy.parallelism.cp_size": 2}
 SHARED_BY_4 = {"policy.parallelism.dp_replicate_size": 1, "policy.parallelism.cp_size": 4}
 ALL_SHARED_BY_4 = {**SHARED_BY_4, "policy.parallelism.dp_shard_size": 1}
@@ -49,8 +49,8 @@ LONGEST = SetShape(1, (630, 630), width=736)  # 128k tokens
 
 @dataclass(frozen=True)
 class Case:
-    """A training, the packs of its fixed choices, and GiB that it may take of a GPU (None: all). On several `gpus` no
-    recipe stands beside ours."""
+    """A training, the packs of its fixed policies, and its limit of GPU memory in GiB (None: all). On several `gpus` no
+    other recipe is measured."""
 
     shape: str
     data: SetShape
@@ -104,7 +104,7 @@ CASES = {
 
 
 def fits_here(training: Training, place: Place) -> bool:
-    """Whether it is predicted to fit; on a CPU everything does."""
+    """Whether a training is predicted to fit; on a CPU always."""
     if not place.cuda or training.recipe != "ours":
         return True
     spec = load(write_spec(training, place, ()), "train")
@@ -123,7 +123,7 @@ def gpu_gib() -> float:
 
 
 def summary(case: str, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The choice of a case beside the fastest fixed one and both recipes; None where the choice was not measured."""
+    """The choice of a case beside the fastest fixed policy and both recipes; None if the choice was not measured."""
     chosen = rows.get(f"{case} chosen", {})
     if SPEED not in chosen:
         return None
@@ -142,7 +142,7 @@ def summary(case: str, rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] 
 
 
 def complete_row(training: Training, row: Mapping[str, Any], place: Place) -> dict[str, Any]:
-    """A row of our own, with what the estimate of its memory takes, and the estimate."""
+    """A row of our own training, with the inputs of its memory estimate, and the estimate."""
     device, gpu = ("cuda", torch.cuda.get_device_name()) if place.cuda else ("cpu", "cpu")
     described = trained(place.run_dir(training), training.steps, device)
     complete = {"run": row["run"], "gpu": gpu, "ranks": training.gpus, **described, **row}
@@ -153,7 +153,7 @@ def complete_row(training: Training, row: Mapping[str, Any], place: Place) -> di
 
 
 def as_tiny_runs(cases: Sequence[str]) -> list[Training]:
-    """The choice, both recipes and one fixed choice of each case, on a tiny model."""
+    """The choice, both recipes and one fixed policy of each case, on a tiny model."""
     runs = []
     for case in cases:
         for one in list(CASES[case].all_of_it(case))[:4]:

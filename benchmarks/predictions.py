@@ -1,11 +1,11 @@
-"""Predicted beside measured memory, from kept rows: those of memory.py, policies.py and rl.py, and of answering.
+"""Predicted against measured memory, from stored rows: those of memory.py, policies.py and rl.py, and of answering.
 
     python benchmarks/predictions.py
 
 A row of results/memory-NAME.json has `run` (its name), `gpu`, `family`, `sizes` (of the model), `spec` (the keys of
 KEYS), `recompute` and `stay` (see `MemoryPolicy.record`), `parameters`, `pack` (the largest one: padded tokens,
-patches, supervised tokens), and the measurements: `memory_gib`, `mfu` and others. The MFU of the typical ones stands in
-planning/budget/speed.py, by which preflight estimates hours.
+patches, supervised tokens), and the measurements: `memory_gib`, `mfu` and others. The MFU of typical rows is in
+planning/budget/speed.py, with which preflight estimates hours.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vidqa.spec.models import TrainSpec
 READING_KEYS = {"seen": "shared"}  # of earlier rows
 PACK_KEYS = {"again": "accumulates", "seen": "prefix_rows"}  # of earlier rows
 RESULTS = Path(__file__).with_name("results")
-# All of a spec that decides memory, besides the data.
+# The keys of a spec that determine memory, besides the data.
 KEYS = (
     "policy.parallelism.dp_shard_size",
     "policy.parallelism.dp_replicate_size",
@@ -47,7 +47,7 @@ KEYS = (
 def description(
     spec: TrainSpec, memory_policy: MemoryPolicy, family: Family, model: ParamCounts, micro_step: MicroStep
 ) -> dict[str, Any]:
-    """What a row says of a training besides its name and its measurements."""
+    """The description of a training in a row, besides its name and its measurements."""
     return {
         "family": family.name,
         "sizes": asdict(model.sizes),
@@ -67,8 +67,7 @@ def _plain(spec: TrainSpec, key: str) -> Any:
 
 @dataclass(frozen=True)
 class Compared:
-    """A prediction beside the measurement. A `superseded` row was measured on an engine that worked otherwise; the
-    text says how."""
+    """A prediction beside the measurement. `superseded` is the reason why a row of an earlier engine is out of date."""
 
     run: str
     predicted_gib: float
@@ -82,7 +81,7 @@ class Compared:
 
 
 def compare(rows: Sequence[dict[str, Any]]) -> list[Compared]:
-    """Every row of a training with a measured memory."""
+    """The comparison of every row of a training with a measured memory."""
     results = []
     for row in rows:
         if "memory_gib" not in row or "pack" not in row:  # of an ordinary recipe, which is not predicted
@@ -119,13 +118,13 @@ def sizes_of(row: dict[str, Any]) -> Sizes:
 def answering_description(
     sizes: Sizes, parameters: int, setup: AnsweringSetup, reading: Reading, gpu_gib: float | None
 ) -> dict[str, Any]:
-    """What a row says of an evaluation besides its name and its measurements."""
+    """The description of an evaluation in a row, besides its name and its measurements."""
     described = {"sizes": asdict(sizes), "parameters": parameters, "setup": asdict(setup), "reading": asdict(reading)}
     return {**described, "gpu_gib": gpu_gib}
 
 
 def compare_answering(rows: Sequence[dict[str, Any]]) -> list[Compared]:
-    """Every row of an evaluation with a measured memory."""
+    """The comparison of every row of an evaluation with a measured memory."""
     results = []
     for row in rows:
         setup, reading = (
@@ -146,12 +145,12 @@ def result_files() -> list[Path]:
 
 
 def policy_calls() -> list[dict[str, Any]]:
-    """The kept calls of policies.py, oldest first: each has `rows`, and `told` of its cases."""
+    """The stored calls of policies.py, oldest first: each has `rows`, and the summary `told` of its cases."""
     return read_rows(RESULTS / "policies.json")
 
 
 def policy_rows() -> list[dict[str, Any]]:
-    """Their rows that hold all inputs of a prediction; of repeated runs the newest."""
+    """Rows of policies.py with all inputs of a prediction; of repeated runs the newest."""
     rows = (row for call in policy_calls() for row in call["rows"] if "pack" in row)
     return list({(row["run"], row["gpu"]): row for row in rows}.values())
 
@@ -165,7 +164,7 @@ def rollout_rows() -> list[Compared]:
 
 
 def table(compared: Sequence[Compared]) -> list[str]:
-    """Markdown: predicted against measured."""
+    """A Markdown table of predicted against measured memory."""
     lines = ["| run | predicted GiB | measured GiB | error | peak at |", "|---|---|---|---|---|"]
     for row in compared:
         values = f"{row.predicted_gib:.1f} | {row.measured_gib:.1f} | {row.error:+.1%}"

@@ -1,9 +1,9 @@
-"""Pairs from gaps against supervised training on the same rows: what a model learns from its own wrong answers.
+"""Preference training on pairs from gaps, against supervised training on the same rows.
 
     python benchmarks/preference.py --out DIR            (a CPU is enough)
 
-The demo's clips and its tiny model. After a short first training the model answers its training set; where it is wrong,
-`analyze_gaps.py` and `assemble_dataset.py --pairs` make pairs. From the same weights, with the same rows, steps and
+The demo's clips and its tiny model. After a short first training the model answers its training set; from wrong answers
+`analyze_gaps.py` and `assemble_dataset.py --pairs` build pairs. From the same weights, with the same rows, steps and
 learning rate, one training learns the right answers (sft), one the pairs (dpo), and one both (dpo with an sft weight).
 All answer the same held-out clips, and compare.py says whether each is better than the first model and than sft.
 """
@@ -75,7 +75,7 @@ def answer(spec: Path, run: Path, root: Path) -> Path:
 
 
 def compared(before: Path, after: Path) -> str:
-    """compare.py's verdict."""
+    """The verdict of compare.py."""
     sentence: str = json.loads(script("compare", before, after, "--json", read=True))["data"]["sentence"]
     return sentence
 

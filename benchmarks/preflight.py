@@ -1,10 +1,10 @@
-"""Time what stands between many annotations and the first step: preflight, preflight again, a training of one step.
+"""Time from many annotations to the first step: preflight, preflight again, a training of one step.
 
 python benchmarks/preflight.py --out DIR
 
-300,000 questions about 3,000 real, short clips, of which a twentieth is held out for validation, and a tiny model. The
-set is made first (some minutes, kept and used again). Each row is a process of its own, `CPU` and `peak` count all that
-it started; the first preflight and the training find empty caches.
+300,000 questions about 3,000 real, short clips, with a twentieth held out for validation, and a tiny model. The
+set is written first (some minutes, reused later). Each row is a separate process; `CPU` and `peak` include its
+children; the first preflight and the training start with empty caches.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ONE_STEP = {
 
 
 def questions(count: int) -> Iterator[tuple[str, str]]:
-    """(question, answer) of every record, in turn yes or no, one of three letters, and a sentence."""
+    """Yield (question, answer) of every record, in turn yes or no, one of three letters, and a sentence."""
     chance = random.Random(0)
     for number in range(count):
         if number % 3 == 0:
@@ -60,7 +60,7 @@ def record(number: int, video: str, question: str, answer: str) -> dict[str, Any
 
 
 def measured(words: list[str]) -> tuple[float, float, float]:
-    """(wall s, CPU s, peak GB) of one Python program; CPU and peak include its children."""
+    """Run a Python program and return (wall s, CPU s, peak GB); CPU and peak include its children."""
     began = time.monotonic()
     process = subprocess.Popen([sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
@@ -71,7 +71,7 @@ def measured(words: list[str]) -> tuple[float, float, float]:
 
 
 def make_set(folder: Path, records: int, files: int) -> Path:
-    """annotations.json and its clips. A folder that is complete is left as it is."""
+    """Write annotations.json and its clips. A complete folder is left unchanged."""
     if (folder / "annotations.json").exists():
         return folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -91,7 +91,7 @@ def make_set(folder: Path, records: int, files: int) -> Path:
 
 
 def make_model(folder: Path) -> Path:
-    """By a process of its own: what is started from here begins with this one's memory as its peak."""
+    """Write the model, in a separate process: the children of this one inherit its memory as their peak."""
     if not (folder / "config.json").exists():
         from vidqa.engine.families.tiny_qwen3_vl import write_tiny_model
 
@@ -100,7 +100,7 @@ def make_model(folder: Path) -> Path:
 
 
 def write_spec(path: Path, root: Path, model: Path, more: dict[str, Any]) -> Path:
-    """A training that keeps a twentieth of the clips apart for validation."""
+    """Write the spec of a training that holds out a twentieth of the clips for validation."""
     keys = {
         "policy.model_name_or_path": str(model),
         "policy.model_max_length": 4096,
@@ -118,7 +118,7 @@ def write_spec(path: Path, root: Path, model: Path, more: dict[str, Any]) -> Pat
 
 
 def rows(out: Path, records: int, files: int) -> Iterator[tuple[str, tuple[float, float, float]]]:
-    """(what, its wall s, CPU s and peak GB) in the order of the table."""
+    """Yield (name, its wall s, CPU s and peak GB) in the order of the table."""
     root, model = out / f"set-{files}-{records}", out / "model"
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as maker:
         maker.submit(make_set, root, records, files).result()

@@ -1,4 +1,4 @@
-"""Programs under measurement: started side by side, ended on time with everything they started."""
+"""Measured programs: started in parallel, ended at their time limit with all their descendants."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Started:
 
     @property
     def failure(self) -> str | None:
-        """Why it gave no result: the end of its log. None where it ended well."""
+        """The reason why it gave no result: the end of its log. None if it succeeded."""
         if self.process.returncode == 0 and not self.timed_out:
             return None
         ending = f"over {self.limit_s:.0f} s" if self.timed_out else f"exit code {self.process.returncode}"
@@ -42,7 +42,7 @@ class Started:
 
 
 def start(command: Sequence[str], log: Path, limit_s: float, gpus: Sequence[int] = (), **environment: str) -> Started:
-    """Start a Python program of this project with `gpus` visible, of those that this program sees (none named: all)."""
+    """Start a Python program of this project with `gpus` visible, among those of this program (none named: all)."""
     log.parent.mkdir(parents=True, exist_ok=True)
     changes = {
         "PYTHONPATH": python_path(),
@@ -66,14 +66,14 @@ def start(command: Sequence[str], log: Path, limit_s: float, gpus: Sequence[int]
 
 
 def _visible(gpus: Sequence[int]) -> str:
-    """CUDA's names of the first, second, ... GPU that this program sees."""
+    """CUDA's names of GPUs, given by their index among the GPUs of this program."""
     names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return ",".join(names[gpu] if names != [""] else str(gpu) for gpu in gpus)
 
 
 def start_server(model: Path, data: Path, out: Path, limit_s: float, sets: Sequence[str]) -> tuple[Started, str]:
-    """A server that may read the files in `data` and calls its model "random", and its address once it answers. `sets`
-    are KEY=VALUE of its spec."""
+    """Start a server that may read the files in `data` and names its model "random"; returns it with its address once
+    it answers. `sets` are KEY=VALUE of its spec."""
     words = [word for pair in (*sets, f"engine.frame_cache_dir={out / 'cache'}") for word in ("--set", pair)]
     words += ["--allow-path", str(data), "--port", "0", "--name", "random"]
     started = start([str(SKILL_ROOT / "scripts/serve.py"), "--model", str(model), *words], out / "log.txt", limit_s)
@@ -85,7 +85,7 @@ def start_server(model: Path, data: Path, out: Path, limit_s: float, sets: Seque
 
 
 def finish(started: Sequence[Started]) -> None:
-    """Wait for all of them; what runs over its limit is killed, and so is everything when this program is stopped."""
+    """Wait for all programs; those over their limit are killed, and all are when this program is stopped."""
     try:
         while running := [one for one in started if one.seconds is None]:
             for one in running:
@@ -113,7 +113,7 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def family_of(pid: int) -> list[int]:
-    """A process and its descendants, parents first. Those that end meanwhile are left out."""
+    """A process and its descendants, parents first, without those that end meanwhile."""
     pids, new = [pid], [pid]
     while new:
         parent = new.pop()

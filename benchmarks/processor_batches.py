@@ -1,6 +1,6 @@
-"""Batches as transformers' own processor makes them from the files, padded or packed: the ordinary recipe's collators.
+"""Collators of the ordinary recipe: transformers' own processor builds padded or packed batches from the files.
 
-Every batch carries `counts`, what is real in it, so that padding is never counted as work.
+Every batch has `counts` of its content without padding, so that padding is never counted as work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def conversation(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def decoder() -> str:
-    """torchcodec, which transformers prefers, where it and the FFmpeg libraries it needs are there; else PyAV."""
+    """The decoder: torchcodec, which transformers prefers, if it and its FFmpeg libraries are installed, else PyAV."""
     try:
         importlib.import_module("torchcodec.decoders")
         importlib.import_module("torchcodec._internally_replaced_utils").load_core_libraries()
@@ -41,7 +41,7 @@ def decoder() -> str:
 
 
 class PaddedCollator:
-    """Samples to one padded batch: template, decoding, resizing and tokens by the processor, labels by the turn."""
+    """Builds one padded batch of samples: template, decoding, resizing and tokens by the processor, labels by turn."""
 
     def __init__(self, model: Path, root: Path, fps: float) -> None:
         self.processor = AutoProcessor.from_pretrained(model)
@@ -85,7 +85,7 @@ class PaddedCollator:
 
 
 class PackedCollator(PaddedCollator):
-    """Each item is a list of records that become one row; positions start again with every sample."""
+    """Packs each item, a list of records, into one row; positions start again with every sample."""
 
     def __call__(self, packs: list[list[dict[str, Any]]]) -> dict[str, Any]:
         (pack,) = packs
@@ -108,13 +108,13 @@ class PackedCollator(PaddedCollator):
             "pixel_values_videos": torch.cat([part["pixel_values_videos"] for part in parts]),
             "video_grid_thw": torch.cat([part["video_grid_thw"] for part in parts]),
             "mm_token_type_ids": torch.cat([part["mm_token_type_ids"][0] for part in parts])[None],
-            "lengths": lengths,  # numbers, not a tensor: nothing waits for the device to tell them
+            "lengths": lengths,  # numbers, not a tensor: reading them needs no wait for the device
         }
         return {**batch, "counts": counts_of(batch, torch.tensor(lengths))}
 
 
 def counts_of(batch: dict[str, torch.Tensor], lengths: torch.Tensor) -> torch.Tensor:
-    """float64 [6], as COUNTS names them; padding is not counted."""
+    """float64 [6] in the order of COUNTS; padding is not counted."""
     lengths, grids = lengths.double(), batch["video_grid_thw"].double()
     frames = grids[:, 1] * grids[:, 2]
     supervised = (batch["labels"] != IGNORE).sum().double()
@@ -123,7 +123,7 @@ def counts_of(batch: dict[str, torch.Tensor], lengths: torch.Tensor) -> torch.Te
 
 
 def packs_of(records: list[dict[str, Any]], lengths: list[int], budget: int) -> list[list[dict[str, Any]]]:
-    """Records side by side up to `budget` tokens: the longest first, each into the fullest pack with room."""
+    """Pack records up to `budget` tokens: the longest first, each into the fullest pack with room."""
     packs: list[tuple[int, list[dict[str, Any]]]] = []
     for index in sorted(range(len(records)), key=lambda i: -lengths[i]):
         room = [n for n, (used, _) in enumerate(packs) if used + lengths[index] <= budget]

@@ -1,4 +1,4 @@
-"""The engine with one optimizer step of rank 0 under the profiler: what `throughput.py --profile` starts.
+"""The engine with one optimizer step of rank 0 under the profiler; started by `throughput.py --profile`.
 
 python benchmarks/profiled_engine.py TRACE.json STEP train --spec spec.toml --run-dir run
 """

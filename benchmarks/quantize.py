@@ -1,11 +1,11 @@
-"""FP8 and W4A16 beside bf16 on one GPU: products, decode steps, prefill, memory; and quantizing itself.
+"""FP8 and W4A16 against bf16 on one GPU: products, decode steps, prefill, memory; and quantization itself.
 
     python benchmarks/quantize.py --only products --out DIR
     python benchmarks/quantize.py --only decode prefill --out DIR
 
-8B shapes with random weights that are made on the GPU, all precisions in one call. `products` are those of a decoder
-layer, each over copies of its weight that no cache holds: bf16, `torch._scaled_mm`, and our kernel for few rows in
-several tilings. Each time stands beside that of reading its bytes once at the bandwidth of the card, which is measured.
+8B shapes with random weights drawn on the GPU, all precisions in one call. `products` are those of a decoder
+layer, each over copies of its weight that exceed all caches: bf16, `torch._scaled_mm`, and our kernel for few rows in
+several tilings. Each time is compared with that of reading its bytes once at the measured bandwidth of the card.
 `rtn` and `gptq` are runs of the action quantize on a model folder.
 """
 
@@ -45,12 +45,12 @@ from vidqa.spec import Layer, dump, resolve
 
 PARTS = ("products", "decode", "prefill", "rtn", "gptq")
 ROWS = (1, 4, 16, 32, 64, 128)
-DECODES = ((1, 1024), (32, 4096))  # rows and the tokens that each holds
+DECODES = ((1, 1024), (32, 4096))  # rows and the tokens of each
 SCHEMES = {"rtn": "FP8_DYNAMIC", "gptq": "W4A16"}
-TOGETHER = 3 * 1024**3  # bytes of the copies of a weight: many times what a cache holds
-GROUP = 128  # numbers of a weight in 4 bits that share a scale
-QUANTIZED = {"FP8": 1.0, "W4A16": 0.5 + 2 / GROUP}  # bytes of a number, with a bf16 scale for each group of W4A16
-# Rows of the weight, numbers of a row, warps, loads under way; below 16 rows: without tensor cores, one row of input.
+TOGETHER = 3 * 1024**3  # bytes of the copies of a weight: many times the size of a cache
+GROUP = 128  # elements of a 4-bit weight that share a scale
+QUANTIZED = {"FP8": 1.0, "W4A16": 0.5 + 2 / GROUP}  # bytes of an element, with a bf16 scale for each group of W4A16
+# Rows of the weight, elements of a row, warps, pipelined loads; below 16 rows: no tensor cores, one input row.
 TILINGS = (
     *((16, 256, 4, 4), (16, 512, 4, 4), (16, 256, 4, 6), (32, 256, 4, 4), (32, 128, 4, 6), (32, 512, 8, 3)),
     *((64, 128, 4, 4), (64, 256, 4, 4), (64, 128, 4, 6), (128, 128, 4, 4), (128, 128, 8, 4)),
@@ -59,14 +59,14 @@ TILINGS = (
 
 
 def bandwidth_of(device: torch.device, size: int) -> float:
-    """Bytes a second at which memory is read and written."""
+    """Bytes per second at which memory is read and written."""
     block = torch.empty(size, dtype=torch.uint8, device=device)
     block.neg_()
     return 2 * block.nbytes / median(timed(block.neg_)[0] for _ in range(5))
 
 
 def seconds_of(call: Callable[[int], Any], copies: int, device: torch.device) -> float:
-    """Seconds of `call(i)`, one after the other for all copies in one graph."""
+    """Seconds of `call(i)`, run for all copies one after the other in one graph."""
     if device.type != "cuda":
         return median(timed(lambda: call(0))[0] for _ in range(3))
     stream = torch.cuda.Stream()
@@ -83,7 +83,7 @@ def seconds_of(call: Callable[[int], Any], copies: int, device: torch.device) ->
 
 
 def tiling_times(call: Callable[..., Any], rows: int, copies: int, device: torch.device) -> dict[str, float]:
-    """Microseconds of `call(tiling, copy)` by tiling; those that a multiprocessor has no memory for are left out."""
+    """Microseconds of `call(tiling, copy)` by tiling, without tilings that exceed a multiprocessor's memory."""
     from triton.runtime.errors import OutOfResources
 
     from vidqa.engine.kernels.float8 import Tiling
@@ -101,7 +101,7 @@ def tiling_times(call: Callable[..., Any], rows: int, copies: int, device: torch
 
 
 def products(options: Namespace, device: torch.device, bandwidth: float) -> Iterator[dict[str, Any]]:
-    """Every product of a decoder layer at every number of rows."""
+    """Measure every product of a decoder layer at every number of rows."""
     text = config_of("tiny" if options.tiny else "8b", ["a"])[0].text_config
     width, heads = text.hidden_size, text.num_attention_heads * text.head_dim
     shapes = {
@@ -133,7 +133,7 @@ def product_times(
     quantized: Sequence[tuple[torch.Tensor, torch.Tensor]],
     packed: Sequence[tuple[torch.Tensor, torch.Tensor]],
 ) -> dict[str, Any]:
-    """Microseconds of a product in every way, the best tiling of our kernel, and how far the output lies from bf16."""
+    """Microseconds of a product by every kernel, the best tiling of ours, and the output's error against bf16."""
     device, kernels = hidden.device, kernels_for(hidden.device)
     codes, scale = kernels.quantize_rows(hidden, InputQuantization(None))
     calls: dict[str, Callable[[int], torch.Tensor]] = {
@@ -159,7 +159,7 @@ def product_times(
 
 
 def scaled_mm_us(call: Callable[[int], Any], copies: int, device: torch.device) -> float | None:
-    """None where the library has no kernel for a shape."""
+    """Microseconds of torch._scaled_mm; None if the library has no kernel for a shape."""
     try:
         return 1e6 * seconds_of(call, copies, device)
     except RuntimeError as none:
@@ -187,7 +187,7 @@ def to_float8(model: Any) -> None:
 
 
 def random_int4(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Packed codes of 4 bits, as kernels read them, and scales of groups."""
+    """Random packed 4-bit codes in the layout of the kernels, and scales of groups."""
     outputs, width = shape
     group = GROUP if width % GROUP == 0 else 32
     packed = torch.randint(-(2**31), 2**31, (outputs, width // 8), device=device, dtype=torch.int32)
@@ -196,7 +196,7 @@ def random_int4(shape: Sequence[int], device: torch.device, dtype: torch.dtype) 
 
 
 def to_int4(model: Any) -> None:
-    """Give the decoder's linear layers random weights of 4 bits in place of their own."""
+    """Replace the weights of the decoder's linear layers by random 4-bit weights."""
     for module in model.model.language_model.layers.modules():
         if isinstance(module, nn.Linear):
             packed, scale = random_int4(module.weight.shape, module.weight.device, model.dtype)
@@ -206,7 +206,7 @@ def to_int4(model: Any) -> None:
 
 
 def kernels_of(work: Callable[[], Any], most: int = 10) -> dict[str, float]:
-    """Milliseconds of the kernels of one call that take longest, by the beginning of their names."""
+    """Milliseconds of the longest kernels of one call, by the beginning of their names."""
     sums: dict[str, float] = defaultdict(float)
     with profile(
         activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
@@ -219,7 +219,7 @@ def kernels_of(work: Callable[[], Any], most: int = 10) -> dict[str, float]:
 
 
 def held(device: torch.device, model: Any) -> int:
-    """Bytes that PyTorch has taken of the GPU; without one, those of the model."""
+    """Bytes that PyTorch has allocated on the GPU; without one, those of the model."""
     gc.collect()
     if device.type != "cuda":
         return sum(parameter.nbytes for parameter in model.parameters())
@@ -262,7 +262,7 @@ def generator_rows(options: Namespace, device: torch.device, bandwidth: float) -
             figures = prefilled(model, settings, prompts)
             plain.setdefault("prefill", figures)
             yield {"run": f"prefill, {precision}", **figures, "speed": plain["prefill"]["ms"] / figures["ms"]}
-    for scheme, size in QUANTIZED.items():  # by arithmetic: what the format stores
+    for scheme, size in QUANTIZED.items():  # by arithmetic, from the format
         stored = (whole - linear) * 2 + linear * size + (2 * scales if scheme == "FP8" else 0)
         yield {"run": f"size, {scheme}", "file_gb": stored / 1e9, "share": stored / (2 * whole)}
 
@@ -288,13 +288,13 @@ def scale_numbers(model: Any) -> int:
 
 
 def decoded(model: Any, settings: Settings, rows: int, context: int, bandwidth: float) -> dict[str, Any]:
-    """One step of `rows` rows that hold `context` tokens each, beside reading its bytes once."""
+    """Time one step of `rows` rows with `context` tokens each, beside reading its bytes once."""
     pages = -(-(context + 1) // PAGE)
     settings = replace(settings, longest=context + PAGE, batch_size=rows)
     session = NativeSession(model, settings, pages=rows * pages + 1)
     figures = {"step_ms": decode_step(session, rows, context, 1)["step_ms"]}
     keys = session.cache.keys
-    if session.device.type == "cuda":  # weights that stand there in two orders, too
+    if session.device.type == "cuda":  # including weights that are stored in two orders
         figures["weights_gb"] = (held(session.device, model) - 2 * keys.nbytes) / 1e9
     size = 2 * rows * context * keys[:, 0].numel() * keys.element_size()
     weights = sum(parameter.nbytes for parameter in model.model.language_model.layers.parameters())
@@ -307,7 +307,7 @@ def decoded(model: Any, settings: Settings, rows: int, context: int, bandwidth: 
 
 
 def prefilled(model: Any, settings: Settings, prompts: Prompts) -> dict[str, Any]:
-    """Both clips in one pack: vision tower, decoder, the first token."""
+    """Time the prefill of both clips in one pack: vision tower, decoder, the first token."""
     tokens = sum(sample.length for sample in prompts.samples)
     longest = max(sample.length for sample in prompts.samples) + 1
     settings = replace(settings, longest=longest, batch_size=len(prompts.samples))
@@ -318,7 +318,7 @@ def prefilled(model: Any, settings: Settings, prompts: Prompts) -> dict[str, Any
     def read() -> None:
         answered(session, requests)
 
-    read()  # kernels are compiled, libraries choose theirs
+    read()  # compiles kernels and initialises libraries
     seconds = median(timed(read)[0] for _ in range(5))
     kinds = kernels_of(read)
     session.close()
@@ -326,7 +326,7 @@ def prefilled(model: Any, settings: Settings, prompts: Prompts) -> dict[str, Any
 
 
 def quantize_run(options: Namespace, part: str) -> dict[str, Any]:
-    """A run of the action on a model folder, which it reads and writes: wall seconds and the most that the GPU held."""
+    """Run the action on a model folder, including reading and writing it: wall seconds and peak GPU memory."""
     from vidqa.core.run_folder import RunFolder
     from vidqa.engine.quantize.run import quantize
 

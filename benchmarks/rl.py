@@ -1,4 +1,4 @@
-"""Speed of reinforcement learning on one GPU: rollout, update, decode step and sync, beside the ordinary recipe.
+"""Speed of reinforcement learning on one GPU: rollout, update, decode step and sync, against the ordinary recipe.
 
     python benchmarks/rl.py --out /tmp/rl --shape 2b
     python benchmarks/rl.py --out /tmp/rl --shape 8b --lora
@@ -6,11 +6,11 @@
     python benchmarks/rl.py --out /tmp/rl --shape 8b --gpus 4      all of 8B, sharded over four GPUs
     python benchmarks/rl.py --out /tmp/rl --only memory            predicted and used memory of the cases in MEMORY
     python benchmarks/rl.py --out /tmp/rl --only packs --pack-tokens 8192 16384     a step by the size of packs
-    python benchmarks/rl.py --out /tmp/rl --only profile           where the time of an update goes
-    python benchmarks/rl.py --out /tmp/rl --only ours trl          beside TRL's GRPOTrainer, which has to be installed
+    python benchmarks/rl.py --out /tmp/rl --only profile           the time of an update by kind of kernel
+    python benchmarks/rl.py --out /tmp/rl --only ours trl          against TRL's GRPOTrainer, which must be installed
 
-Random weights, 8 videos of 4k tokens, 8 completions of 128 tokens each. Every part runs in a process of its own. With
---tiny it shows that it runs, and its figures mean nothing.
+Random weights, 8 videos of 4k tokens, 8 completions of 128 tokens each. Every part runs in a separate process.
+--tiny is a rehearsal; its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from vidqa.spec import Layer, dump, parse_set, resolve
 PARTS = ("ours", "alone", "decode", "ordinary", "trl", "profile")
 SETS_OF_PARTS = ("memory", "packs")
 ROWS, CONTEXT = 64, 4096
-STEPS = {True: 2, False: 6}  # of a run of ours; the first two are not counted
-TRL_ROWS = (64, 32, 16, 8)  # completions that TRL draws at a time; fewer where these need too much memory
+STEPS = {True: 2, False: 6}  # steps of our run; the first two are not counted
+TRL_ROWS = (64, 32, 16, 8)  # completions that TRL draws at a time; fewer if these need too much memory
 
 
 def case_of(options: argparse.Namespace) -> Case:
@@ -58,7 +58,7 @@ def case_of(options: argparse.Namespace) -> Case:
 
 
 def spec_of(options: argparse.Namespace, case: Case, model: Path, data: Path, steps: int, gpus: int = 1) -> Any:
-    """A GrpoSpec of 8 questions with 8 completions each a step for every GPU."""
+    """The spec of steps with 8 questions, 8 completions each, for every GPU."""
     reward = options.out / "reward.py"
     reward.write_text(REWARD, encoding="utf-8")
     keys = {
@@ -86,7 +86,7 @@ def spec_of(options: argparse.Namespace, case: Case, model: Path, data: Path, st
 
 @contextmanager
 def to_the_limit() -> Iterator[None]:
-    """Inside the block no completion ends before it is as long as it may be."""
+    """Let all completions inside the block have the maximum length."""
     from vidqa.engine.rl import train as program
 
     class Endless(program.Rollouts):
@@ -99,7 +99,7 @@ def to_the_limit() -> Iterator[None]:
 
 
 def train(spec: Any, run: Path) -> dict[str, Any]:
-    """Medians over the steps of a run but the first two, whose kernels are compiled."""
+    """Train, and return medians over the steps except the first two, which compile kernels."""
     from vidqa.engine.rl.train import train
 
     run.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def medians(run: Path) -> dict[str, Any]:
 
 
 def scaling(options: argparse.Namespace, case: Case, model: Path) -> dict[str, Any]:
-    """Steps on each number of GPUs, with as many questions for each GPU, and the share of speed that the last keeps."""
+    """Measure steps on each number of GPUs, with equally many questions per GPU, and the speed that the last keeps."""
     figures: dict[str, Any] = {}
     for gpus in options.gpus:
         clips = replace(case.clips, clips=case.clips.clips * gpus)
@@ -137,7 +137,7 @@ def scaling(options: argparse.Namespace, case: Case, model: Path) -> dict[str, A
 
 
 def alone(spec: Any, run: Path) -> dict[str, Any]:
-    """The same with every completion behind a prompt of its own."""
+    """`train` without shared prompts: every completion follows a prompt of its own."""
     from vidqa.engine.rl import update
     from vidqa.planning.rollouts import completion_sample
 
@@ -152,7 +152,7 @@ def alone(spec: Any, run: Path) -> dict[str, Any]:
 
 
 def step_profile(spec: Any, run: Path) -> dict[str, Any]:
-    """The update of the last step under the profiler."""
+    """Profile the update of the last step."""
     trace = run / "trace.json"
     with profiled(spec.train.max_num_steps - 1, trace):
         measured = train(spec, run)
@@ -160,7 +160,7 @@ def step_profile(spec: Any, run: Path) -> dict[str, Any]:
 
 
 def decode(spec: Any, tiny: bool) -> dict[str, Any]:
-    """A decode step of 64 rows with 4k tokens each, drawn from and not, beside reading its bytes once."""
+    """Time a decode step of 64 rows with 4k tokens each, with and without sampling, beside reading its bytes once."""
     from vidqa.engine.generators._base import Settings
     from vidqa.engine.generators.native import NativeSession
     from vidqa.engine.loading.load import empty_model
@@ -208,8 +208,8 @@ def decode(spec: Any, tiny: bool) -> dict[str, Any]:
 
 
 def part(options: argparse.Namespace, case: Case) -> None:
-    """One part in this process; prints its figures."""
-    if options.part != "trl":  # accelerate would take it for torchrun's
+    """Run one part in this process; prints its figures."""
+    if options.part != "trl":  # accelerate would assume that torchrun started it
         os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     model, data = options.out / "model" / case.shape, options.out / "data" / case.clips.name
     spec = spec_of(options, case, model, data, 3 if options.case else STEPS[options.tiny])
@@ -229,7 +229,7 @@ def part(options: argparse.Namespace, case: Case) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """A part in a process of its own, with further words."""
+    """A part in a separate process, with further arguments."""
 
     name: str
     part: str
@@ -248,7 +248,7 @@ def runs_of(options: argparse.Namespace) -> Iterator[Run]:
 
 
 def carry_out(run: Run, options: argparse.Namespace) -> dict[str, Any]:
-    """The figures of a run, or {"failed": the end of what it wrote}."""
+    """The figures of a run, or {"failed": the end of its output}."""
     words = [sys.executable, __file__, *sys.argv[1:], *run.words, "--part", run.part]
     environment = {**os.environ, "PYTORCH_ALLOC_CONF": ALLOCATOR}
     done = subprocess.run(words, capture_output=True, text=True, env=environment)
@@ -258,7 +258,7 @@ def carry_out(run: Run, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def carry_out_trl(run: Run, options: argparse.Namespace) -> dict[str, Any]:
-    """With as many completions at a time as fit into memory."""
+    """Run TRL with as many completions at a time as fit into memory."""
     row: dict[str, Any] = {}
     for rows in (16,) if options.tiny else TRL_ROWS:
         row = carry_out(replace(run, words=("--trl-rows", str(rows))), options)
@@ -269,17 +269,17 @@ def carry_out_trl(run: Run, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def prepare(options: argparse.Namespace, cases: Iterable[Case]) -> None:
-    """Models and clips, where they are not there."""
+    """Write missing models and clips."""
     for case in cases:
         model = options.out / "model" / case.shape
-        if not (model / "config.json").is_file():  # in a process of its own: this one is to hold no GPU
+        if not (model / "config.json").is_file():  # in a separate process: this one must not use a GPU
             words = [sys.executable, Path(__file__).with_name("shapes.py"), "--shape", case.shape, "--out", model]
             subprocess.run([str(word) for word in words], check=True)
         write_set(options.out / "data" / case.clips.name, case.clips)
 
 
 def conclusions(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """How rows stand to each other."""
+    """Comparisons of rows."""
     if {"ours", "alone"} <= set(rows):
         yield f"update shared against alone: {rows['alone']['update_s'] / rows['ours']['update_s']:.2f} x"
     for other in {"ordinary", "trl"} & set(rows):
@@ -297,7 +297,7 @@ def conclusions(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _off(row: Mapping[str, Any]) -> float | None:
-    """By how much the predicted memory is more than the used."""
+    """The relative excess of the predicted over the used memory."""
     return row["predicted_gib"] / row["memory_gib"] - 1 if row.get("memory_gib") and row["predicted_gib"] else None
 
 

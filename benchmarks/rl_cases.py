@@ -1,4 +1,4 @@
-"""What benchmarks/rl.py trains."""
+"""The trainings of benchmarks/rl.py."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 from video_set import SetShape
 
-# Dense, and nothing that random weights give is right or wrong.
+# Dense, and with random weights no answer would be right or wrong.
 REWARD = "def odd(text, record, token_ids, finish_reason):\n    return sum(t % 2 for t in token_ids) / len(token_ids)\n"
 EIGHT = SetShape(8, (20, 20))  # videos of 4k tokens
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained: a shape, in full or with LoRA, on clips, with other keys of the spec."""
+    """A training: a shape, in full or with LoRA, on clips, with other keys of the spec."""
 
     shape: str
     lora: bool = False
@@ -38,7 +38,7 @@ def questions(count: int, size: int = 8, answer: int = 128) -> dict[str, Any]:
     return batch | {"rollout.n_generation": size, "rollout.max_response_length": answer}
 
 
-# Whose memory is measured beside the prediction. Their completions are all as long as they may be.
+# Cases whose memory is compared with the prediction. All their completions have the maximum length.
 MEMORY = {
     "2b, 1k tokens": Case("2b", clips=SetShape(32, (5, 5)), over=questions(32)),
     "2b, 8k tokens": Case("2b", clips=SetShape(4, (40, 40)), over=questions(4)),

@@ -1,11 +1,11 @@
-"""Kills reinforcement learning at random moments, resumes it, and compares it with the run that nobody killed.
+"""Kill reinforcement learning at random moments, resume it, and compare it with an uninterrupted run.
 
     python benchmarks/rl_kills.py --out /tmp/rl-kills
 
-A tiny model learns under torchrun on two ranks, and saves a checkpoint after every step. One recipe trains all of it,
-drops groups of equal rewards and draws further questions (dapo); the other trains adapters with a KL divergence and
+A tiny model trains under torchrun on two ranks, with a checkpoint after every step. One recipe trains all of it,
+drops groups of equal rewards and draws further questions (DAPO); the other trains adapters with a KL divergence and
 permuted options. SIGKILL hits the whole job, or torchrun alone, whose ranks end with it. A run that ends must have the
-metrics of every step (times apart), the files of rollouts and the weights of the run that nobody killed, bit by bit.
+metrics of every step (except times), the files of rollouts and the weights of the uninterrupted run, bit by bit.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from vidqa.core.environment import adopt
 from vidqa.core.run_folder import METRICS, read_metrics, rollout_files
 
 RANKS, STEPS, TINY_STEPS = 2, 30, 8
-EARLY, EARLY_S = 0.25, 6.0  # the share of kills that come while a run loads or resumes, and how long that takes
-LONGEST_S = 5.0  # between the first published step of an attempt and its kill
+EARLY, EARLY_S = 0.25, 6.0  # the share of kills while a run loads or resumes, and the seconds that this takes
+LONGEST_S = 5.0  # seconds between the first published step of an attempt and its kill
 END_S = 600.0
-REWARD = (  # equal in most groups of half of the questions: dapo draws further ones
+REWARD = (  # equal in most groups of half of the questions: DAPO draws further ones
     "def odd(text, record, token_ids, finish_reason):\n"
     "    if int(record.id[1:]) % 2:\n        return float(token_ids[0] % 16 == 0)\n"
     "    return sum(token % 2 for token in token_ids) / len(token_ids)\n"
@@ -87,15 +87,15 @@ def prepare(folder: Path, steps: int) -> Place:
 
 
 def whole(place: Place, recipe: str) -> Path:
-    """The run folder of a run that nobody kills."""
+    """The run folder of an uninterrupted run."""
     run = place.folder / f"whole-{recipe}"
     run_engine("grpo", place.spec(run.name, recipe), run, RANKS, timeout=END_S)
     return run
 
 
 def killed(place: Place, name: str, recipe: str, most: int, chance: random.Random) -> tuple[Path, list[int]]:
-    """The folder of a run that is killed at most so many times and then reaches its end, and the newest published step
-    at each kill."""
+    """Run with up to `most` kills and then to the end; returns its folder, and the newest published step at each
+    kill."""
     run, steps = place.folder / name, list[int]()
     spec = place.spec(name, recipe)
     while True:
@@ -131,7 +131,7 @@ def end(process: Started, run: Path) -> None:
 
 
 def wait_for_ranks(run: Path) -> None:
-    """Until no process works in the run folder: ranks end with a torchrun that was killed."""
+    """Wait until no process works in the run folder: ranks end with a torchrun that was killed."""
     deadline = time.monotonic() + 30
     while any(str(run).encode() in words for words in commands()):
         if time.monotonic() > deadline:
@@ -151,7 +151,7 @@ def commands() -> list[bytes]:
 
 
 def differences(run: Path, other: Path) -> dict[str, bool]:
-    """What two runs have in common, bit by bit."""
+    """Whether metrics, rollouts and weights of two runs are equal, bit by bit."""
     return {
         "same_metrics": metrics_of(run) == metrics_of(other),
         "same_rollouts": [path.read_bytes() for path in rollout_files(run)]
@@ -161,7 +161,7 @@ def differences(run: Path, other: Path) -> dict[str, bool]:
 
 
 def metrics_of(run: Path) -> list[Mapping[str, Any]]:
-    """Every event of metrics.jsonl without times and speeds."""
+    """All events of metrics.jsonl without times and speeds."""
     return [
         {key: value for key, value in event.items() if key != "time" and not key.startswith("perf/")}
         for event in read_metrics(run / METRICS)

@@ -1,8 +1,8 @@
-"""The step of reinforcement learning that benchmarks/rl.py measures, by others: as it is usually written, and by TRL.
+"""The reinforcement learning step of benchmarks/rl.py in other implementations: the ordinary recipe, and TRL.
 
-TRL's GRPOTrainer takes images and no videos, so that each pair of frames, which is one temporal patch of a video, is
-one image: as many tokens, and as much attention inside each picture. Completions are drawn by transformers' generate.
-TRL, datasets, dill and multiprocess have to be installed.
+TRL's GRPOTrainer takes images but no videos, so each pair of frames, which is one temporal patch of a video, becomes
+one image: equally many tokens, and equal attention inside each image. Completions are drawn by transformers' generate.
+TRL, datasets, dill and multiprocess must be installed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MICRO_ROWS = 8  # completions of a backward
 
 
 def timed(work: Any, repeats: int = 20) -> float:
-    """Median seconds."""
+    """Median seconds of `work`."""
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
@@ -43,8 +43,8 @@ def timed(work: Any, repeats: int = 20) -> float:
 
 
 def ordinary(spec: Any, count: int) -> dict[str, Any]:
-    """One step as it is usually written: transformers' generate, then padded rows with their prompt, two at a time. Of
-    the questions `count` are computed, one after the other as all would be, and their seconds scaled to all."""
+    """Time one step as it is usually written: transformers' generate, then padded rows with their prompt, two at a
+    time. Only `count` questions are computed, one after the other as all would be, and their seconds scaled to all."""
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     folder, dtype = Path(spec.policy.model_name_or_path), DTYPES[spec.train.param_dtype]
     planner = prompt_planner(spec, folder)
@@ -104,7 +104,7 @@ def ordinary(spec: Any, count: int) -> dict[str, Any]:
 
 
 def pictures_of(spec: Any, planner: Any, count: int) -> tuple[list[list[Image.Image]], list[str], float]:
-    """Of the first `count` questions: the pictures and the text of each, and our mean number of prompt tokens."""
+    """The images and the text of each of the first `count` questions, and our mean number of prompt tokens."""
     data = spec.custom.train_dataset
     samples, _ = planner.plan(load_records(data.annotation_path, data.media_path))
     samples = samples[:count]
@@ -167,7 +167,7 @@ def trl_step(spec: Any, tiny: bool, rows: int, out: Path) -> dict[str, Any]:
     clock: list[float] = []
 
     def with_pictures(batch: dict[str, Any]) -> dict[str, Any]:
-        """Pictures as they are: TRL reads each row many times a step, and would decode them each time."""
+        """Add the images in memory: TRL reads each row many times per step, and would decode them each time."""
         return {"prompt": batch["prompt"], "images": [pictures[number] for number in batch["number"]]}
 
     class Clock(TrainerCallback):
@@ -208,7 +208,7 @@ def trl_step(spec: Any, tiny: bool, rows: int, out: Path) -> dict[str, Any]:
 
 
 def _timed_phases(trainer: Any) -> dict[str, Any]:
-    """Gets "drawn", the seconds of each rollout with its rewards, while `trainer` trains."""
+    """A dict to which training adds "drawn", the seconds of each rollout with its rewards."""
     seconds: dict[str, Any] = {"drawn": []}
     score = trainer._generate_and_score_completions
 

@@ -1,11 +1,11 @@
-"""Supervised fine-tuning, then reinforcement learning, of a model that was never trained before, and what each gains.
+"""Supervised fine-tuning, then reinforcement learning, of a randomly initialised model, with the gain of each.
 
     python benchmarks/rl_sft_to_rl.py --out DIR --gpus 2
 
-A Qwen3-VL of 53 million random parameters and the demo's synthetic clips. Some clips have an answer to imitate: the
-model learns from them the form of answers and some of their content. The other clips are learned by their reward alone.
+A Qwen3-VL of 53 million random parameters and the demo's synthetic clips. Some clips have annotated answers: the
+model learns from them the form of answers and some of their content. On the other clips it learns from rewards alone.
 Both models answer the same held-out clips of the same four events, and compare.py's comparison says whether the second
-is better. DIR/shown gets the curves, the reports and comparison.json. `--set rl:train.optm_lr=3e-5` changes the spec of
+is better. DIR/shown has curves, reports and comparison.json. `--set rl:train.optm_lr=3e-5` changes the spec of
 one job (sft, rl, sft-evaluation, rl-evaluation); --tiny rehearses it on a CPU.
 """
 
@@ -37,7 +37,7 @@ from vidqa.spec import Layer, dump, parse_set, resolve
 from vidqa.spec.parent_layers import parent_layer
 
 ANSWER_TOKENS = 8
-UNTAUGHT = "diagonal"  # the demo's weakness on purpose: no clip to learn from moves like that
+UNTAUGHT = "diagonal"  # the demo's planted weakness: no training clip moves like that
 VISION = {"nframes": 8, "total_pixels": 4 * 64 * 64}  # 16 tokens
 TEXT = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 10, "num_attention_heads": 8}
 TOWER = {"depth": 6, "hidden_size": 384, "intermediate_size": 1536, "num_heads": 6, "deepstack_visual_indexes": [1, 3]}
@@ -45,7 +45,7 @@ TOWER = {"depth": 6, "hidden_size": 384, "intermediate_size": 1536, "num_heads":
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of a run: clips that are learned from, of which `sft` have answers to imitate, held-out clips of each event, and
+    """The sizes of a run: training clips, of which `sft` have annotated answers, held-out clips of each event, and
     steps with their questions."""
 
     clips: int = 4000
@@ -63,7 +63,7 @@ TINY = Sizes(clips=24, sft=12, of_event=2, held=4, sft_steps=3, sft_questions=4,
 
 
 def write_model(folder: Path, corpus: Sequence[str], *, tiny: bool) -> int:
-    """A model folder with random weights; returns the number of parameters. Heads are 64 wide."""
+    """Write a model folder with random weights; returns the number of parameters. Heads are 64 wide."""
     from vidqa.engine.families.tiny_qwen3_vl import (
         Qwen3VLForConditionalGeneration,
         tiny_config,
@@ -85,7 +85,7 @@ def write_model(folder: Path, corpus: Sequence[str], *, tiny: bool) -> int:
 
 
 def write_sets(folder: Path, sizes: Sizes) -> list[str]:
-    """sft.json, rl.json and held.json in train/, of clips of their own, and asked.json in eval/; returns the corpus."""
+    """Write sft.json, rl.json and held.json, of disjoint clips, to train/, and asked.json to eval/; returns corpus."""
     write_demo_set(folder, sizes.clips, 0, per_event=sizes.of_event)
     records = json.loads((folder / "train" / "annotations.json").read_text())
     clips = list(dict.fromkeys(record["video"] for record in records))
@@ -99,7 +99,7 @@ def write_sets(folder: Path, sizes: Sizes) -> list[str]:
 
 
 class Pipeline:
-    """The jobs, one after the other, each as torchrun on all GPUs."""
+    """The jobs, one after the other, each under torchrun on all GPUs."""
 
     def __init__(self, options: Any, sizes: Sizes) -> None:
         self.options, self.sizes, self.tiny = options, sizes, options.tiny
@@ -107,14 +107,14 @@ class Pipeline:
         self.seconds: dict[str, float] = {}
 
     def run(self, name: str, action: str, values: Mapping[str, Any], layers: Sequence[Layer] = ()) -> Path:
-        """Carry out a job; returns its run folder. Its failure ends the program."""
+        """Run a job; returns its run folder. Its failure ends the program."""
         run = self.options.out / "runs" / name
         shutil.rmtree(run, ignore_errors=True)
         run.mkdir(parents=True)
         own = [pair.removeprefix(f"{name}:") for pair in self.options.set if pair.startswith(f"{name}:")]
         spec = resolve(action, [*layers, Layer(name, dict(values)), parse_set(own)]).spec
         (run / "spec.toml").write_text(dump(spec), encoding="utf-8")
-        RunFolder(run).update_run(action=action)  # as a launch does: jobs that follow take their spec from it
+        RunFolder(run).update_run(action=action)  # as a launch does: later jobs take their spec from it
         ranks = ("-m", "vidqa.engine.torchrun", "--standalone", "--nproc-per-node", str(self.options.gpus))
         job = ("-m", "vidqa.engine", action, "--spec", str(run / "spec.toml"), "--run-dir", str(run))
         started = start(["-P", *ranks, *job], run / "log.txt", self.options.timeout)
@@ -184,7 +184,7 @@ class Pipeline:
         )
 
     def _reward(self) -> str:
-        """Nothing that an untrained model answers is right: a rehearsal is rewarded for something else."""
+        """The reward function. An untrained model answers nothing correctly: a rehearsal uses another reward."""
         if not self.tiny:
             return "accuracy"
         (self.options.out / "reward.py").write_text(REWARD, encoding="utf-8")

@@ -1,9 +1,9 @@
-"""What GRPO learns on a tiny video task, on a CPU: three seeds, beside runs that must learn nothing.
+"""GRPO on a tiny video task, on a CPU: three seeds, with control runs that must learn nothing.
 
     python benchmarks/rl_task.py --out /tmp/rl-task --together 2
 
-The task of workflow/rl: clips of four colors, multiple choice. SFT teaches the form and to see, with letters drawn at
-random, so GRPO starts at chance, 0.25. A seed is that of clips, weights, questions and draws. Cases:
+The task of workflow/rl: clips of four colors, multiple choice. SFT teaches the format and to see, with letters drawn at
+random, so GRPO starts at chance, 0.25. A seed determines clips, weights, questions and draws. Cases:
 
     rewarded   GRPO on the right references
     shuffled   references permuted between records: rewards that say nothing about the video
@@ -11,8 +11,8 @@ random, so GRPO starts at chance, 0.25. A seed is that of clips, weights, questi
     skewed     80 % of the records have the letter A; engine.balance = "none"
     balanced   the same records; engine.balance = "label", as in the first three
 
-`held out` is the sampled accuracy (temperature 1) on other clips, where each letter is right for a quarter: it is the
-balanced accuracy. A call goes on with the runs of an earlier one.
+`held out` is the sampled accuracy (temperature 1) on other clips, with each letter right for a quarter: it is the
+balanced accuracy. A call reuses the runs of an earlier one.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ from vidqa.spec.layers import parse_set
 from vidqa.video.encode import write_h264
 
 CASES = {"rewarded": "train", "shuffled": "shuffled", "black": "black", "skewed": "skewed", "balanced": "skewed"}
-STEPS, WINDOW = 200, 20  # steps of GRPO; of the mean that a curve's point is
-SHARE = 0.8  # of the records of `skewed` that have the letter A
+STEPS, WINDOW = 200, 20  # steps of GRPO; steps averaged in a point of a curve
+SHARE = 0.8  # share of the records of `skewed` with the letter A
 LIMIT_S = 3000
 HELD_OUT = {
     "validation.enable": True,
@@ -81,7 +81,7 @@ def main() -> None:
 
 
 def prepare(place: Path, seed: int, steps: int) -> None:
-    """Clips, the sets of all cases, weights, and their SFT, where they are not there yet."""
+    """Write clips, the sets of all cases, weights, and their SFT, if they are missing."""
     data = place / "data"
     if not (place / "model" / "processor_config.json").exists():
         write_rl_set(data, RL_CLIPS, seed)
@@ -92,7 +92,7 @@ def prepare(place: Path, seed: int, steps: int) -> None:
 
 
 def write_cases(data: Path, rng: random.Random) -> None:
-    """The training sets of the controls, beside the right one, and a held-out set of black clips."""
+    """Write the training sets of the controls, beside the right one, and a held-out set of black clips."""
     records = json.loads((data / "train" / "annotations.json").read_text())
     for folder in ("shuffled", "black", "skewed", "black-eval"):
         (data / folder).mkdir()
@@ -126,7 +126,7 @@ def data_keys(split: str, folder: Path, media: Path | None = None) -> dict[str, 
 
 
 def refined(place: Path, case: str, seed: int, steps: int) -> dict[str, Any]:
-    """GRPO of one case and seed, and its curves: means over WINDOW steps, beside the step that they end with."""
+    """Run GRPO of one case and seed; returns its curves: means over WINDOW steps, by the step with which they end."""
     data, run = place / "data", place / case
     values = {
         **{key: value for key, value in RL_SFT.items() if key.startswith("custom.")},
@@ -154,7 +154,7 @@ def refined(place: Path, case: str, seed: int, steps: int) -> dict[str, Any]:
 
 
 def train(action: str, run: Path, recipe: Mapping[str, Any], values: Mapping[str, Any], steps: int) -> float:
-    """Carry out a training in `run` that is not there yet, and return the seconds that it took."""
+    """Run a training in `run` unless it is complete, and return its duration in seconds."""
     if not (run / "seconds.json").exists():
         shutil.rmtree(run, ignore_errors=True)
         own = {
@@ -176,7 +176,7 @@ def train(action: str, run: Path, recipe: Mapping[str, Any], values: Mapping[str
 
 
 def summary(case: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """One line of the table: what each seed begins and ends with."""
+    """One line of the table: the first and last values of each seed."""
     mine = [row for row in rows if row["case"] == case]
 
     def ends(name: str, last: bool) -> str:

@@ -1,8 +1,8 @@
-"""How long a checkpoint of the full state, written in the background, stalls a training step.
+"""The stall of a training step by a checkpoint of the full state, written in the background.
 
     python benchmarks/saves.py --gpus 4 --out DIR [--shape 2b] [--lora]
 
-One checkpoint is due after every eighth step. The run is ended when the first is published and some steps were taken
+A checkpoint is due after every eighth step. The run is ended when the first is published and some steps were taken
 after it, or when the second is due: one checkpoint of 8B is 100 GB of disk.
 """
 
@@ -22,13 +22,13 @@ from training import ADAPT, Place, Training, as_tiny, launch, our_steps
 from video_set import SetShape
 
 EVERY = 8  # steps from one checkpoint to the next
-CLIPS = SetShape(24, (20, 20))  # of one length, so that steps differ in nothing but the save
-AFTER = 3  # steps that are to follow the published checkpoint
-WARM = 4  # steps at the start that no median counts
+CLIPS = SetShape(24, (20, 20))  # of one length, so that steps differ only in the save
+AFTER = 3  # steps after the published checkpoint
+WARM = 4  # steps at the start that no median includes
 
 
 def run_until_saved(training: Training, place: Place, sets: list[str], limit_s: float) -> Started:
-    """Start the training, and end it with all its processes when enough was seen."""
+    """Start the training, and end it with all its processes once there are enough measurements."""
     started = launch(training, place, sets, limit_s)
     published, taken_then = checkpoint_of(training, place), None
     try:
@@ -50,14 +50,14 @@ def checkpoint_of(training: Training, place: Place) -> Path:
 
 
 def stall_of(training: Training, place: Place, began: float) -> dict[str, Any]:
-    """The longest step from the save on against the median of the steps before it."""
+    """The longest step since the save, against the median of the steps before it."""
     steps = our_steps(training, place, began)
     path = checkpoint_of(training, place)
     row: dict[str, Any] = {"run": training.name, "gpus": training.gpus, "steps": len(steps)}
     if len(steps) <= EVERY:
         return {**row, "failed": f"{len(steps)} steps were taken and the checkpoint is due after {EVERY}"}
     before = [step["step_s"] for step in steps[WARM:EVERY]]
-    during = [step["step_s"] for step in steps[EVERY:]]  # what a save costs falls between its step's end and the next's
+    during = [step["step_s"] for step in steps[EVERY:]]  # a save costs time after the end of its step
     done = path / "trainer.json"
     facts = json.loads(done.read_text()) if done.exists() else {}
     written = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) if facts else 0
@@ -66,7 +66,7 @@ def stall_of(training: Training, place: Place, began: float) -> dict[str, Any]:
         "stall_s": max(during) - median(before),
         "median_step_before_s": median(before),
         "longest_step_before_s": max(before),
-        "longest_early_step_s": max(step["step_s"] for step in steps[1:WARM]),  # in which host memory is taken
+        "longest_early_step_s": max(step["step_s"] for step in steps[1:WARM]),  # host memory is allocated there
         "median_step_while_writing_s": median(during),
         "published_after_s": done.stat().st_mtime - began - steps[EVERY - 1]["ended_at_s"] if facts else None,
         "GB": written / 1e9 if facts else None,

@@ -1,10 +1,10 @@
-"""A server under load: tokens a second and memory while clients ask about clips, sixteen at a time.
+"""A server under load: tokens per second and memory while clients ask about clips, sixteen at a time.
 
     python benchmarks/serving.py --out DIR [--shape 2b]
 
-A real server on random weights, asked by plain HTTP. A load that asks about every clip goes before, so that kernels are
-compiled, graphs captured and frames in the cache. Memory is looked at between requests: that of the GPU as
-nvidia-smi tells it, without one that of the server's processes.
+A real server on random weights, over plain HTTP. A first load asks about every clip, so that kernels are
+compiled, graphs captured and frames in the cache. Memory is measured between requests: that of the GPU by
+nvidia-smi, without a GPU that of the server's processes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SETS = ("model.max_length=16384", "vision.nframes=null", f"vision.fps={FPS}")
 
 
 class Clients:
-    """`ask(number)` is one request; `answers` has (seconds, tokens of the prompt, tokens of the answer) of each."""
+    """Clients of a server. `ask(number)` sends a request; `answers` has (seconds, prompt tokens, answer tokens)."""
 
     def __init__(self, address: str, data: Path, tokens: int) -> None:
         self.address, self.tokens = f"{address}/v1/chat/completions", tokens
@@ -61,7 +61,7 @@ def memory_mib(started: Started) -> float:
 
 
 def under_load(clients: Clients, started: Started, requests: int) -> dict[str, Any]:
-    """One load of requests, and the memory a second apart."""
+    """Send one load of requests; returns speed and memory, sampled twice per second."""
     clients.answers.clear()
     memory, began = [memory_mib(started)], time.perf_counter()
     with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -1,4 +1,4 @@
-"""Model folders of real size with random weights, and clips to feed them: what the benchmarks run on.
+"""Model folders of real size with random weights, for the benchmarks.
 
 python benchmarks/shapes.py --shape 8b --out /tmp/8b
 """
@@ -22,8 +22,8 @@ from vidqa.engine.families import tiny_qwen3_vl
 from vidqa.engine.families.qwen2_5_vl import QWEN2_5_VL
 from vidqa.engine.families.qwen3_vl import QWEN3_VL
 
-LONGEST_EDGE = 25_165_824  # frames x height x width of one video, as the published processors of Qwen3-VL have it
-FRAME_PIXELS = 768 * 28 * 28  # of one frame, as those of Qwen2.5-VL have it
+LONGEST_EDGE = 25_165_824  # frames x height x width of one video, as in the published processors of Qwen3-VL
+FRAME_PIXELS = 768 * 28 * 28  # of one frame, as in those of Qwen2.5-VL
 REASON1_VISION = {
     "depth": 32,
     "hidden_size": 1280,
@@ -95,7 +95,7 @@ def config_of(shape: str, corpus: list[str]) -> tuple[Any, Any]:
 
 
 def _reason2(shape: str, corpus: list[str]) -> tuple[Any, Any]:
-    """Qwen3-VL, or with "tiny" a small one."""
+    """Config and processor of Qwen3-VL, with "tiny" of a small one."""
     processor = tiny_qwen3_vl.tiny_processor(corpus, max_pixels=LONGEST_EDGE)
     config = tiny_qwen3_vl.tiny_config(processor.tokenizer, tie=shape in TIED)
     if shape == "tiny":
@@ -105,7 +105,7 @@ def _reason2(shape: str, corpus: list[str]) -> tuple[Any, Any]:
 
 
 def _reason1(shape: str, corpus: list[str]) -> tuple[Any, Any]:
-    """Qwen2.5-VL."""
+    """Config and processor of Qwen2.5-VL."""
     processor = tiny_qwen2_5_vl.tiny_processor(corpus, max_pixels=FRAME_PIXELS)
     config = tiny_qwen2_5_vl.tiny_config(processor.tokenizer, tie=shape in TIED)
     return _sized(config, shape, {}, [16, 24, 24], {}), processor
@@ -124,7 +124,7 @@ def _sized(tiny: Any, shape: str, text: dict[str, Any], sections: list[int], vis
 
 
 def write_random_model(shape: str, folder: Path, corpus: list[str], device: str) -> Path:
-    """A complete model folder in bfloat16; norms are one, everything else is drawn with standard deviation 0.02."""
+    """Write a model folder in bfloat16; norms are one, all other weights are drawn with standard deviation 0.02."""
     config, processor = config_of(shape, corpus)
     folder.mkdir(parents=True, exist_ok=True)
     model_class = (QWEN2_5_VL if config.model_type in QWEN2_5_VL.tables.model_types else QWEN3_VL).model_class

@@ -1,13 +1,13 @@
-"""Training on a card of 24 GiB: bases in 4 and 8 bits, 8-bit moments, offload; beside the ordinary QLoRA recipe.
+"""Training on a card of 24 GiB: bases in 4 and 8 bits, 8-bit moments, offload; against the ordinary QLoRA recipe.
 
     python benchmarks/small_card.py --out DIR
     python benchmarks/small_card.py --only nf4 --out DIR --go-on      # lanes by parts of their names
     python benchmarks/small_card.py --out DIR --rehearse              # on a CPU, with a tiny model
 
 A large card is limited by engine.gpu_memory_gib. The lane `8b-full-offload` takes 78 GiB of it and about 110 GiB of
-host memory (of one process: on a host with several GPUs, one of them). The ordinary recipe is transformers, PEFT and
-bitsandbytes as their guides write it; its memory is measured and not limited. `longest` trains one sample of about so
-many tokens at a time.
+host memory (in one process: on a host with several GPUs, one of them). The ordinary recipe is transformers, PEFT and
+bitsandbytes as in their guides; its memory is measured, not limited. `longest` trains one sample of about as many
+tokens as its name says at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EIGHT = {"train.optm_name": "AdamW8bit"}
 OFFLOAD = {"train.fsdp_offload": True, "policy.model_max_length": 2**16}  # packs may be as long
 FREE = {"engine.recompute": "auto", "engine.pack_tokens": None}
 STEPS, DROP = 6, 3
-# Seconds of one video that make a sample of about so many tokens; 630 s are 128k tokens.
+# Seconds of one video that make a sample of about as many tokens; 630 s are 128k tokens.
 LONGEST = {"16k": 80, "32k": 160}
 
 
@@ -44,7 +44,7 @@ def lane(
 
 
 def lanes() -> list[Training]:
-    """In the order of their worth, should time run out."""
+    """All lanes, the most important first in case time runs out."""
     ordinary = Training("8b-nf4-ordinary", "ordinary", "8b", 1, SETS["1k-8k"], 3, 1, 8, words=("--lora", "--nf4"))
     long_sets = {name: SetShape(2, (seconds, seconds), width=736) for name, seconds in LONGEST.items()}
     return [
@@ -59,7 +59,7 @@ def lanes() -> list[Training]:
 
 
 def summary(rows: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each lane with the error of its prediction, and against the ordinary recipe where that was measured."""
+    """Each lane with the error of its prediction, and relative to the ordinary recipe if that was measured."""
     lines = []
     theirs = rows.get("8b-nf4-ordinary", {}).get(SPEED)
     for name, row in rows.items():

@@ -1,11 +1,11 @@
-"""Our training beside the ordinary recipe, in one process tree on the same data: every row of the table, one result.
+"""Our training against the ordinary recipe, in one process tree on the same data: every row of the table, one result.
 
     python benchmarks/throughput.py --gpus 4 --row all --out DIR
-    python benchmarks/throughput.py --gpus 4 --row all --out DIR --go-on     # what the call before had no time for
-    python benchmarks/throughput.py --gpus 4 --row 1 --profile --out DIR     # where the time of its steps goes
+    python benchmarks/throughput.py --gpus 4 --row all --out DIR --go-on     # rows missing in the last call
+    python benchmarks/throughput.py --gpus 4 --row 1 --profile --out DIR     # the time of its steps by kernel
 
-Rows are those of benchmarks/README.md. Every result is added to throughput.json as soon as it is there, so that a call
-that is cut off leaves what it measured.
+Rows are those of benchmarks/README.md. Every result is added to throughput.json at once, so that an interrupted call
+leaves its measurements.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ TRAININGS = [
     Training("ours-2b-1gpu", "ours", "2b", 1, MIXED, 8, 3),
     Training("ours-2b", "ours", "2b", ALL_GPUS, MIXED, 8, 3),
 ]
-# Programs of their own, by the runs that they tell of.
+# Separate programs, by the runs that they measure.
 PROGRAMS = {"data": ("processor each time", "ours, from the cache"), "saves": ("saves-full",)}
 ENOUGH_S = 75  # with less time left, an 8B training would not reach its second step
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the table: what is to be reached, from which runs, and how it is told from their figures."""
+    """A row of the table: its target, its runs, and the function from their figures to its value."""
 
     says: str
     unit: str
     must: float
     aim: float
     runs: tuple[str, ...]
-    value: Callable[..., float | None]  # the figures of `runs`, in order
-    less: bool = False  # is better
+    value: Callable[..., float | None]  # from the figures of `runs`, in order
+    less: bool = False  # whether less is better
 
     def reached(self, value: float | None) -> str | None:
         if value is None:
@@ -129,7 +129,7 @@ def measure_trainings(trainings: Sequence[Training], place: Place, ledger: Ledge
 
 
 def profile_step(training: Training, place: Place, options: Any) -> dict[str, Any]:
-    """Seconds of its last step on the first GPU, by kind of kernel and by kernel."""
+    """Profile the last step on the first GPU: seconds by kind of kernel and by kernel."""
     training = replace(training, name=f"{training.name}-profiled", steps=training.drop + 1)
     trace = place.out / "runs" / f"{training.name}.json"
     engine = (str(SKILL_ROOT / "benchmarks" / "profiled_engine.py"), str(trace), str(training.steps - 1))
@@ -141,7 +141,7 @@ def profile_step(training: Training, place: Place, options: Any) -> dict[str, An
 
 
 def measure_program(name: str, place: Place, ledger: Ledger, options: Any, until: float) -> None:
-    """The rows of a program, from a result file of its own."""
+    """Run a separate program and add the rows of its result file."""
     left, results = until - time.monotonic(), place.out / "results"
     if left < ENOUGH_S:
         print(f"no time left for {name}.py", flush=True)
@@ -167,7 +167,7 @@ def tell(row: Mapping[str, Any], ledger: Ledger) -> None:
 
 
 def judged(rows: Sequence[str], measured: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The table's rows, told from the figures of each run."""
+    """The rows of the table, from the figures of each run."""
     lines = []
     for number in rows:
         for row in ROWS[number]:

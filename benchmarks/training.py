@@ -1,4 +1,4 @@
-"""Short trainings to measure: ours under its own torchrun, or the ordinary recipe; both give the same figures."""
+"""Short measured trainings: ours under its own torchrun, or the ordinary recipe, with the same figures."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ FPS = 1.4  # clips of 5 to 40 seconds become 1k to 8k tokens
 SETS = {
     "1k-8k": SetShape(24, (5, 40)),
     "4k-8k": SetShape(32, (20, 40)),
-    "8k": SetShape(16, (30, 30)),  # 7,500 tokens, of Qwen2.5-VL 7,900
+    "8k": SetShape(16, (30, 30)),  # 7,500 tokens, with Qwen2.5-VL 7,900
     "8-questions": SetShape(4, (20, 40), questions=8),
 }
 ADAPT = {"policy.lora.r": 16, "policy.lora.lora_alpha": 32.0, "policy.lora.lora_dropout": 0.0, "train.optm_lr": 1e-4}
 WORKERS = 8
-ALL_GPUS = 0  # in a table of trainings, before it is known how many there are
+ALL_GPUS = 0  # in a table of trainings, before their number is known
 FIGURES = ("tokens/s/gpu", "samples/s", "mfu", "mfu_unhalved", "memory_gib", "data_wait", "step_s")
 BATCH_BYTES = 0.4e9  # float32 patches of 16k tokens of video
 ENGINE = ("-m", "vidqa.engine")
-STRETCHES = {"planned": "plan.json", "loaded": "run.json"}  # files that a run leaves on its way to the first step
+STRETCHES = {"planned": "plan.json", "loaded": "run.json"}  # files that a run writes before the first step
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Training:
 
     @property
     def data_ranks(self) -> int:
-        """GPUs with samples of their own."""
+        """The number of GPUs, or groups of GPUs, with separate samples."""
         return self.gpus // self.over.get("policy.parallelism.cp_size", 1)
 
     @property
@@ -72,7 +72,7 @@ def as_tiny(training: Training, steps: int) -> Training:
 
 @dataclass(frozen=True)
 class Place:
-    """Where benchmarks work: models, clips and runs below one folder, which later calls find and use again."""
+    """The folder of benchmarks: models, clips and runs, which later calls reuse."""
 
     out: Path
 
@@ -90,7 +90,7 @@ class Place:
         return self.out / "runs" / training.name
 
     def make(self, trainings: Sequence[Training]) -> None:
-        """Model folders by processes of their own (their GPU memory goes with them), clips by all cores meanwhile."""
+        """Write model folders in separate processes, which free their GPU memory, and meanwhile clips on all cores."""
         making = []
         for shape in dict.fromkeys(training.shape for training in trainings):
             if not (self.model(shape) / "processor_config.json").exists():  # written last
@@ -110,7 +110,7 @@ class Place:
 
 
 def write_spec(training: Training, place: Place, sets: Sequence[str]) -> Path:
-    """The spec of our own training: our defaults, and what makes it the same work as the compared recipe's."""
+    """Write the spec of our own training: our defaults, and the keys that make it equal work to the compared recipe."""
     data, run = place.clips(training.clips), place.run_dir(training)
     shutil.rmtree(run, ignore_errors=True)
     run.mkdir(parents=True)
@@ -141,7 +141,7 @@ def write_spec(training: Training, place: Place, sets: Sequence[str]) -> Path:
 
 
 def command_of(training: Training, place: Place, sets: Sequence[str], engine: Sequence[str] = ENGINE) -> list[str]:
-    """What follows `python`; `sets` are KEY=VALUE of our own spec."""
+    """The arguments of `python`; `sets` are KEY=VALUE of our own spec."""
     ranks = ["--standalone", "--nproc-per-node", str(training.gpus)]
     if training.recipe == "ours":
         spec = write_spec(training, place, sets)
@@ -157,8 +157,8 @@ def command_of(training: Training, place: Place, sets: Sequence[str], engine: Se
 
 
 def shared_memory_workers(ranks: int, place: Place) -> int:
-    """Loader workers per rank of the ordinary recipe: as many as people set, or as many as /dev/shm has room for,
-    through which they hand two batches each to their trainer. With too little of it they die."""
+    """Loader workers per rank of the ordinary recipe: the usual number, or as many as /dev/shm has room for, through
+    which they pass two batches each to their trainer. Without enough room they die."""
     if not place.cuda:
         return 1
     room = 0.8 * shutil.disk_usage("/dev/shm").free / ranks
@@ -181,14 +181,14 @@ def launch(
     first_gpu: int = 0,
     engine: Sequence[str] = ENGINE,
 ) -> Started:
-    """Start it, on GPUs from `first_gpu` on."""
+    """Start a training, on GPUs from `first_gpu` on."""
     gpus = range(first_gpu, first_gpu + training.gpus) if place.cuda else ()
     log = place.out / "runs" / f"{training.name}.log"
     return start(command_of(training, place, sets, engine), log, limit_s, gpus)
 
 
 def side_by_side(trainings: Iterable[Training], gpus: int) -> list[list[Training]]:
-    """In their order, as many at a time as there are GPUs for."""
+    """Trainings in groups that run in parallel, in order, each with as many as there are GPUs for."""
     groups: list[list[Training]] = []
     for training in trainings:
         if groups and sum(one.gpus for one in groups[-1]) + training.gpus <= gpus:
@@ -199,7 +199,7 @@ def side_by_side(trainings: Iterable[Training], gpus: int) -> list[list[Training
 
 
 def train(group: Sequence[Training], place: Place, sets: Sequence[str], limit_s: float) -> list[dict[str, Any]]:
-    """Run them side by side, each on GPUs of its own; one row of figures each."""
+    """Run trainings in parallel, each on GPUs of its own; returns one row of figures each."""
     started: list[Started] = []
     for training in group:
         first = sum(one.gpus for one in group[: len(started)])
@@ -209,18 +209,18 @@ def train(group: Sequence[Training], place: Place, sets: Sequence[str], limit_s:
 
 
 def figures(training: Training, place: Place, started: Started) -> dict[str, Any]:
-    """Medians over the counted steps, of memory the most, and `spread`: how far apart their tokens/s/gpu lie, as a
-    share of the median."""
+    """Medians over the counted steps, the maximum of memory, and `spread`: the range of their tokens/s/gpu, relative to
+    the median."""
     steps = (our_steps if training.recipe == "ours" else their_steps)(training, place, started.began)
     row: dict[str, Any] = {"run": training.name, "gpus": training.gpus, "whole_s": started.seconds}
     if started.timed_out and len(steps) > training.drop:
-        row["stopped"] = f"over {started.limit_s:.0f} s"  # what was measured before it still counts
+        row["stopped"] = f"over {started.limit_s:.0f} s"  # its measurements before still count
     elif started.failure:
         return {**row, "failed": started.failure}
     counted = steps[training.drop :]
     measured = [key for key in FIGURES if counted[0][key] is not None]
     row |= {key: median(step[key] for step in counted) for key in measured}
-    if "memory_gib" in row:  # the most until then, which the last step alone tells of all
+    if "memory_gib" in row:  # the peak so far, which the last step has for all steps
         row["memory_gib"] = counted[-1]["memory_gib"]
     speeds = [step["tokens/s/gpu"] for step in counted]
     row |= {"spread": (max(speeds) - min(speeds)) / row["tokens/s/gpu"], "counted_steps": len(counted)}
@@ -241,14 +241,14 @@ def figures(training: Training, place: Place, started: Started) -> dict[str, Any
 
 
 def first_epoch_wait(training: Training, place: Place, steps: Sequence[Mapping[str, Any]]) -> float:
-    """The part of the first epoch's steps, the very first included, in which there was no batch."""
+    """The share of time without a batch in the first epoch's steps, including the very first."""
     plan = json.loads((place.run_dir(training) / "run" / "plan.json").read_text())
     epoch = steps[: plan["steps_per_epoch"]]
     return sum(step["data_wait"] * step["step_s"] for step in epoch) / sum(step["inner_s"] for step in epoch)
 
 
 def our_steps(training: Training, place: Place, began: float) -> list[dict[str, Any]]:
-    """From metrics.jsonl. A step lasts from the end of the one before to its own end, whatever the trainer did."""
+    """Steps from metrics.jsonl. A step lasts from the end of the previous one to its own end, with all other work."""
     path = place.run_dir(training) / "run" / "metrics.jsonl"
     events = [e for e in read_metrics(path) if "perf/step_s" in e] if path.exists() else []
     steps, last = [], began

@@ -1,4 +1,4 @@
-"""Sets of real clips with questions and answers for the benchmarks: H.264 that moves, with few keyframes."""
+"""Sets of real clips with questions and answers for the benchmarks: moving H.264 video with few keyframes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import av
 import numpy as np
 
 SOURCE_FPS = 24
-KEYFRAME_EVERY = 240  # ten seconds, as streaming encoders and cameras write them
-ROAM = 128  # pixels that the picture wanders over its texture
+KEYFRAME_EVERY = 240  # ten seconds, as in streaming encoders and cameras
+ROAM = 128  # pixels by which the picture moves over its texture
 QUESTIONS = (
     "What happens in this video?",
     "Is the person still in the room at the end?",
@@ -35,7 +35,7 @@ WORDS = TEXT.split()
 
 @dataclass(frozen=True)
 class SetShape:
-    """How many clips, how long (seconds, spread evenly from shortest to longest) and how many questions each."""
+    """Number of clips, their durations (seconds, spread evenly from shortest to longest) and questions for each."""
 
     clips: int
     seconds: tuple[float, float]
@@ -45,25 +45,25 @@ class SetShape:
 
     @property
     def name(self) -> str:
-        """Of its folder: two shapes never share one."""
+        """The name of its folder, unique to the shape."""
         shortest, longest = self.seconds
         return f"{self.clips}x{self.questions}-{shortest:g}-{longest:g}s-{self.width}x{self.height}"
 
 
 def corpus() -> list[str]:
-    """All text that the sets can hold, for a tokenizer."""
+    """All text that the sets can contain, for a tokenizer."""
     return [*QUESTIONS, TEXT, f" {TEXT}"]
 
 
 def write_set(folder: Path, shape: SetShape) -> Path:
-    """annotations.json and its clips, the same on every machine. A folder that is complete is left as it is."""
+    """Write annotations.json and its clips, equal on every machine. A complete folder is left unchanged."""
     if (folder / "annotations.json").exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     generator = np.random.default_rng(0)
     lengths = generator.permutation(np.linspace(*shape.seconds, shape.clips))
     work = [(folder / f"{n}.mp4", float(s), shape.width, shape.height, n) for n, s in enumerate(lengths)]
-    processes = min(len(os.sched_getaffinity(0)), shape.clips // 2)  # each has to start first
+    processes = min(len(os.sched_getaffinity(0)), shape.clips // 2)  # each takes time to start
     if processes > 1:
         with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
             for future in [pool.submit(write_moving_clip, *words) for words in work]:
@@ -89,7 +89,7 @@ def _record(name: str, video: str, question: str, generator: np.random.Generator
 
 
 def write_moving_clip(path: Path, seconds: float, width: int, height: int, seed: int) -> None:
-    """A camera that wanders over a textured picture: motion vectors and residuals, as decoders meet them."""
+    """Write a clip of a camera that moves over a textured picture: motion vectors and residuals, as in real video."""
     generator = np.random.default_rng(seed)
     luma = _texture(generator, height + ROAM, width + ROAM)
     chroma = [_texture(generator, (height + ROAM) // 2, (width + ROAM) // 2) // 4 + 96 for _ in range(2)]
@@ -112,7 +112,7 @@ def write_moving_clip(path: Path, seconds: float, width: int, height: int, seed:
 
 
 def _texture(generator: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """uint8 [height, width]: blocks of several sizes upon each other, so that there are edges and grain."""
+    """uint8 [height, width]: blocks of several sizes added up, so that there are edges and grain."""
     picture = np.zeros((height, width), np.float32)
     for block, strength in ((64, 60.0), (16, 30.0), (4, 12.0), (1, 4.0)):
         coarse = generator.normal(0, strength, (height // block + 1, width // block + 1)).astype(np.float32)

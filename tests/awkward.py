@@ -1,6 +1,6 @@
-"""Videos that tools disagree about: few frames, odd counts, odd sizes, odd rates, odd codecs, odd containers.
+"""Videos on which tools disagree: few frames, odd counts, odd sizes, odd rates, odd codecs, odd containers.
 
-paths = write_awkward(folder)       # one file for each name of AWKWARD
+paths = write_awkward(folder)       # a file for each name of AWKWARD
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Real video and image files for the tests, written with PyAV; every frame's pixels spell its frame number.
+"""Real video and image files for the tests, written with PyAV; every frame's pixels encode its frame number.
 
 write_clip(tmp_path / "a.mp4", frames=24, fps=8)
 frame_numbers(decoded)          # [0, 1, 2, ...] from uint8[N, H, W, 3], also after resizing
@@ -22,7 +22,7 @@ CELLS = 4  # a frame is CELLS x CELLS black or white cells: the bits of its numb
 
 
 def draw(number: int, height: int, width: int) -> np.ndarray:
-    """uint8 [H, W, 3]: `number` (< 65536) as bits; rows and columns of cells cover the whole frame."""
+    """Draw `number` (< 65536) as bits, uint8 [H, W, 3]; rows and columns of cells cover the whole frame."""
     bits = (number >> np.arange(CELLS * CELLS)) & 1
     rows, columns = np.arange(height) * CELLS // height, np.arange(width) * CELLS // width
     grey = (40 + 175 * bits.reshape(CELLS, CELLS)[np.ix_(rows, columns)]).astype(np.uint8)
@@ -30,7 +30,7 @@ def draw(number: int, height: int, width: int) -> np.ndarray:
 
 
 def frame_numbers(frames: np.ndarray) -> list[int]:
-    """The numbers that frames [N, H, W, 3] spell, read at the middle of every cell."""
+    """The numbers encoded in frames [N, H, W, 3], read at the center of every cell."""
     height, width = frames.shape[1:3]
     rows = (2 * np.arange(CELLS) + 1) * height // (2 * CELLS)
     columns = (2 * np.arange(CELLS) + 1) * width // (2 * CELLS)
@@ -40,7 +40,7 @@ def frame_numbers(frames: np.ndarray) -> list[int]:
 
 @contextmanager
 def ordinary_scheduling() -> Iterator[None]:
-    """Undo what SVT-AV1 does for root: it leaves its caller, and all that this starts later, in the real-time class."""
+    """Undo an effect of SVT-AV1 under root: it leaves its caller, and later children, in the real-time class."""
     policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
         yield
@@ -66,8 +66,8 @@ def write_clip(
 ) -> Path:
     """Write one video and return its path; the container follows the suffix (.mp4 .mov .mkv .webm .avi).
 
-    `width` and `height` are as shown: with `rotation` (degrees counter-clockwise, as PyAV counts) the frames are stored
-    turned. `times_ms` gives every frame its own time (variable frame rate). `audio` adds a second of silence.
+    `width` and `height` are as displayed: with `rotation` (degrees counter-clockwise, as in PyAV) the frames are stored
+    rotated. `times_ms` sets the timestamp of every frame (variable frame rate). `audio` adds a second of silence.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     rate = Fraction(fps).limit_denominator(100000)
@@ -106,8 +106,8 @@ def write_clip(
 def write_sparse_avi(
     path: Path, *, at: Sequence[int], frames: int, fps: int = 15, index: bool = True, width: int = 64, height: int = 48
 ) -> Path:
-    """An AVI of `frames` frames of which only those `at` these places have data, as recorders write what stands still;
-    their cells spell the place. Written byte by byte, since muxers leave no empty frames at the end."""
+    """Write an AVI of `frames` frames of which only those with the indices `at` have data, as recorders write static
+    scenes; their cells encode the index. Written byte by byte, since muxers leave no empty frames at the end."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return kind + struct.pack("<I", len(data)) + data + b"\0" * (len(data) % 2)
@@ -128,7 +128,7 @@ def write_sparse_avi(
 
 
 def write_with_packet_times(path: Path, **clip: Any) -> Path:
-    """A clip whose muxer took the times at which frames are decoded for those at which they are shown."""
+    """Write a clip whose muxer used decode timestamps as presentation timestamps."""
     sound = write_clip(path.with_name(f"sound-{path.name}"), **clip)
     with av.open(str(sound)) as source, av.open(str(path), "w") as target:
         stream = source.streams.video[0]
@@ -151,7 +151,7 @@ def mux_silence(container: av.container.OutputContainer, stream: av.AudioStream)
 
 
 def undecodable(clip: Path) -> bytes:
-    """A clip of many frames whose index and first pictures are whole, so that its header says nothing of the damage."""
+    """The bytes of a clip with intact index and first pictures, so that its header does not show the damage."""
     content = bytearray(clip.read_bytes())
     end = content.rindex(b"moov")
     middle = (content.index(b"mdat") + end) // 2
@@ -160,7 +160,7 @@ def undecodable(clip: Path) -> bytes:
 
 
 def write_image(path: Path, *, width: int = 64, height: int = 48, number: int = 5, codec: str | None = None) -> Path:
-    """Write one PNG, JPEG or WebP (by suffix) whose cells spell `number`."""
+    """Write one PNG, JPEG or WebP (by suffix) whose cells encode `number`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     codecs = {".png": ("png", "rgb24"), ".webp": ("libwebp", "yuv420p")}
     name, pix_fmt = codecs.get(path.suffix, ("mjpeg", "yuvj420p"))
@@ -174,7 +174,7 @@ def write_image(path: Path, *, width: int = 64, height: int = 48, number: int = 
 
 
 def decode_frames(path: str | Path, member: str | None, indices: Sequence[int]) -> np.ndarray:
-    """uint8 [N, H, W, 3]: the frames with these numbers, in this order; a number may repeat."""
+    """The frames with these numbers, in this order, uint8 [N, H, W, 3]; a number may repeat."""
     from vidqa.video.decode import read_frames
 
     numbers, positions = np.unique(np.asarray(indices, int), return_inverse=True)

@@ -1,4 +1,4 @@
-"""Lets every test import the shared makers of clips and tiny models, and keeps tests out of the user's folders."""
+"""Setup of all tests: imports of shared helpers, and folders apart from the user's."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from s3_server import bucket, s3_endpoint, s3_files  # noqa: F401  (fixtures)
 
-# Read when torch is imported: tests share few cores with each other and with the processes they start, and threads that
-# wait for one another on a busy core take several times as long.
+# Read when torch is imported: tests share few cores with each other and with their subprocesses, and threads that wait
+# for one another on a busy core take several times as long.
 os.environ["OMP_NUM_THREADS"] = "1"
-# Read when the compiler is imported. It starts Python, and torch in it, for every set of vector instructions that it
-# tries, and for processes that compile.
+# Read when the compiler is imported. It would start Python, and torch in it, for every set of vector instructions that
+# it tries, and for compiling processes.
 os.environ.update(TORCHINDUCTOR_VEC_ISA_OK="1", TORCHINDUCTOR_COMPILE_THREADS="1")
 SHARED = "VIDQA_TESTS_SHARED"
 DURATIONS = Path(__file__).with_name("durations.json")
-# The folder of a whole run of tests: the process that starts the others comes here first, and they use its folder. What
-# the compiler keeps is there, since a library that a killed run left half written would be loaded, and break each later
-# run; and the sockets of processes that fork.
+# The folder of a whole test session: the process that starts the others creates it, and they use it. The compiler's
+# cache is in it, since a half-written library of a killed session would be loaded, and break each later session; and
+# the sockets of forking processes.
 if own_folder := SHARED not in os.environ:
     os.environ[SHARED] = os.environ["TORCHINDUCTOR_CACHE_DIR"] = tempfile.mkdtemp(prefix="vidqa-tests-")
-# Looking through what libraries made takes a fifth of their import, and a third of a second at any time later.
+# Scanning the objects of libraries takes a fifth of their import, and a third of a second at any time later.
 gc.disable()
 
 
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Job records and caches of a test stay in its own temporary folder."""
+    """Put job records and caches of a test into its own temporary folder."""
     home = tmp_path_factory.mktemp("vidqa-home")
     monkeypatch.setenv("VIDQA_STATE_DIR", str(home / "state"))
     monkeypatch.setenv("VIDQA_CACHE_DIR", str(home / "cache"))
@@ -47,7 +47,7 @@ def own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 @pytest.fixture(autouse=True)
 def ordinary_scheduling() -> Iterator[None]:
-    """A library that puts its caller into the real-time class starves the machine: the test that calls it fails."""
+    """Fail a test whose library leaves the process in the real-time class, which starves the machine."""
     yield
     policy = os.sched_getscheduler(0)
     if policy != os.SCHED_OTHER:
@@ -56,7 +56,7 @@ def ordinary_scheduling() -> Iterator[None]:
 
 
 def pytest_configure() -> None:
-    """Decode workers of pools in this process fork from it: each would import torch otherwise."""
+    """Fork the decode workers of pools in this process from it: each would import torch otherwise."""
     from forked import ForkingWorkers
 
     from vidqa.video import pool
@@ -70,13 +70,13 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """All libraries are imported: the garbage collector passes over what they made."""
+    """Exclude the objects of all imported libraries from garbage collection."""
     gc.freeze()
     gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files come first: short ones fill up the end, where one process would wait for the others."""
+    """Run the longest files first: short ones fill up the end, where one process would wait for the others."""
     seconds = json.loads(DURATIONS.read_text(encoding="utf-8"))
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (-seconds.get(_file_of(item.nodeid), 0), item.path not in slow))

@@ -1,4 +1,4 @@
-"""The decode workers of a process, and none of its other children: a test session has daemons among its own."""
+"""The decode workers of a process, without its other children: a test session has daemons among its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def workers_of(parent: int) -> list[int]:
 
 
 def is_worker(pid: int) -> bool:
-    """Whether the process is a decode worker, and alive: one that has ended has no command line."""
+    """Whether the process is a decode worker, and alive: an ended process has no command line."""
     place = Path(f"/proc/{pid}")
     try:
         line, name = (place / "cmdline").read_bytes(), (place / "comm").read_text().strip()

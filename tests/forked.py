@@ -1,11 +1,11 @@
-"""Engine processes that fork from one that has imported what they import, which costs each twelve seconds otherwise.
+"""Engine processes forked from a process with their imports, which otherwise cost each of them twelve seconds.
 
     done = run([sys.executable, "-m", "vidqa.engine.torchrun", ...], timeout=180)     as subprocess.run
     process = Started([...], stdout=log, stderr=log)                                  as subprocess.Popen
 
-Processes, sessions, signals, pipes, exit codes and the environment in /proc are real; the interpreter's start alone is
-shared. What starts Python by itself (scripts, platforms) is not touched, so an import that is missing or too early
-shows there; jobs of the platform "local" fork too where their launcher is such a fork. Decode workers fork from the
+Processes, sessions, signals, pipes, exit codes and the environment in /proc are real; only the interpreter's start is
+shared. Programs that start Python themselves (scripts, platforms) are unchanged, so a missing or too early import
+fails there; jobs of the platform "local" fork, too, if their launcher is such a fork. Decode workers fork from the
 process whose pool starts them, which has imported their transform: torch costs each of them five seconds otherwise.
 """
 
@@ -38,7 +38,7 @@ from typing import IO, Any, NoReturn
 from vidqa.core.environment import OF_THE_ENGINE
 from vidqa.video import pool
 
-# What libraries read while they are imported: a process that wants another value forks from another parent.
+# Variables that libraries read at import: a process with other values forks from another parent.
 READ_BY_IMPORTS = ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_HOME", "HF_ENDPOINT", "TRANSFORMERS_OFFLINE")
 MODULES = (
     "vidqa.engine",
@@ -52,24 +52,24 @@ MODULES = (
 FOLDERS = ("tests", "benchmarks")  # of this repository: their programs start the engine
 DECODE_WORKER = "decode-worker"  # the name of a forked one, whose command line is its parent's
 REPOSITORY = Path(__file__).resolve().parents[1]
-SHARED = "VIDQA_TESTS_SHARED"  # names the folder of a whole run of tests, which conftest.py makes
+SHARED = "VIDQA_TESTS_SHARED"  # names the folder of a whole test session, which conftest.py creates
 REQUEST_BYTES = 1 << 17
-ROOM, ROOM_BYTES = "FORKED_ROOM", 1 << 15  # kept free where /proc shows the environment, for those of the forks
+ROOM, ROOM_BYTES = "FORKED_ROOM", 1 << 15  # free space where /proc shows the environment, for those of the forks
 EXECUTE = subprocess.Popen._execute_child
 STARTING = threading.Lock()
 
 
 class Started:
-    """The part of subprocess.Popen that tests use, of a process that is forked for them."""
+    """The part of subprocess.Popen that tests use, for a forked process."""
 
     def __init__(self, args: list[Any], *, stdout: IO[Any], stderr: IO[Any], **place: Any) -> None:
         self.args, self.returncode = [str(word) for word in args], None
-        # As launches set it: the engine of a job and that of a test fork from one parent.
+        # As in launches: the engine of a job and that of a test fork from one parent.
         environment = {**os.environ, **OF_THE_ENGINE}
         place = {"env": environment, "cwd": os.getcwd(), "start_new_session": False} | place
         request = json.dumps({"args": self.args, **place, "cwd": str(place["cwd"])}).encode()
         self._answers, answers = os.pipe()
-        with STARTING:  # two threads would start one each, and the one that the cache forgets ends at once
+        with STARTING:  # two threads would start one each, and the one missing from the cache ends at once
             parent = _parent(tuple(place["env"].get(name) for name in READ_BY_IMPORTS))
         socket.send_fds(parent, [request], [stdout.fileno(), stderr.fileno(), answers])
         os.close(answers)
@@ -112,7 +112,7 @@ class Started:
 
 
 def run(args: list[Any], *, timeout: float, **place: Any) -> subprocess.CompletedProcess[str]:
-    """subprocess.run with what is printed captured as text."""
+    """Run like subprocess.run, with output captured as text."""
     with os.fdopen(os.memfd_create("out"), "w+b") as out, os.fdopen(os.memfd_create("err"), "w+b") as err:
         process = Started(args, stdout=out, stderr=err, **place)
         try:
@@ -127,7 +127,7 @@ def run(args: list[Any], *, timeout: float, **place: Any) -> subprocess.Complete
 @cache
 def _parent(values: tuple[str | None, ...]) -> socket.socket:
     """A connection to the process that has imported the engine under these environment variables. All processes of a
-    run of tests share it; it ends with the last of them."""
+    test session share it; it ends with the last of them."""
     place = Path(os.environ[SHARED], f"forks-{sha256(repr(values).encode()).hexdigest()[:8]}")
     with _alone(place):
         with suppress(FileNotFoundError, ConnectionRefusedError):
@@ -146,7 +146,7 @@ def _parent(values: tuple[str | None, ...]) -> socket.socket:
 
 @contextmanager
 def _alone(place: Path) -> Iterator[None]:
-    """Of all processes one at a time connects to, starts or ends the process that listens at `place`."""
+    """Lock out all other processes that connect to, start or end the process that listens at `place`."""
     with place.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -163,7 +163,7 @@ def _connected(place: Path) -> socket.socket:
 
 
 def serve(listener: socket.socket, place: Path) -> None:
-    """Fork what is asked for, until all who asked have gone."""
+    """Fork on request, until all clients have disconnected."""
     running: dict[int, tuple[Forking, int]] = {}
     asking: set[socket.socket] = set()
     listener.setblocking(False)
@@ -202,7 +202,7 @@ def serve(listener: socket.socket, place: Path) -> None:
 
 
 def _end_unless_asked(listener: socket.socket, place: Path) -> None:
-    """Others connect only while they hold the lock: where none waits now, none will."""
+    """End this process if no client waits. Clients connect only while they hold the lock, so none can come later."""
     if not place.parent.exists():
         os._exit(0)
     with _alone(place), selectors.DefaultSelector() as waiting:
@@ -220,7 +220,7 @@ def _tell(answers: int, number: int) -> None:
 
 
 class Forking(subprocess.Popen):
-    """A Popen that forks this process where it would start a decode worker, or Python with one of MODULES or a program
+    """A Popen that forks this process instead of starting a decode worker, or Python with one of MODULES or a program
     of FOLDERS."""
 
     forks_programs = True
@@ -245,13 +245,13 @@ class Forking(subprocess.Popen):
 
 
 class ForkingWorkers(Forking):
-    """A Popen that forks decode workers alone, for the process of the tests."""
+    """A Popen that forks only decode workers, for the process of the tests."""
 
     forks_programs = False
 
 
 def _program_of(args: Any) -> tuple[list[str], str, list[str]] | None:
-    """The flags of Python, the module or file or "-c", and its words; None where it is not one to fork for."""
+    """The flags of Python, the module or file or "-c", and its arguments; None if it is not a program to fork for."""
     python, *words = [os.fspath(word) for word in args] if not isinstance(args, (str, bytes)) else [""]
     flags = []
     while words and words[0] in ("-u", "-P"):
@@ -268,7 +268,7 @@ def _program_of(args: Any) -> tuple[list[str], str, list[str]] | None:
 
 
 def _become(program: tuple[list[str], str, list[str]], call: Any, environment: dict[str, str], files: Any) -> NoReturn:
-    """In the fork: all that exec would have done, and then the program. What the parent held is never freed."""
+    """Do, in the fork, everything that exec does, and run the program. Objects of the parent are never freed."""
     code = 1
     try:
         if call["start_new_session"]:
@@ -295,7 +295,7 @@ def _become(program: tuple[list[str], str, list[str]], call: Any, environment: d
         if call["cwd"] is not None:
             os.chdir(call["cwd"])
         code = _run(*program)
-    except BaseException:  # noqa: BLE001  what would have ended the interpreter ends the fork
+    except BaseException:  # noqa: BLE001  an exception that would end the interpreter ends the fork
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -304,8 +304,8 @@ def _become(program: tuple[list[str], str, list[str]], call: Any, environment: d
 
 
 def _show(environment: dict[str, str]) -> None:
-    """Let /proc show this environment, which jobs are found by: over the one that the parent was started with, to which
-    nothing refers any more. What does not fit is not shown."""
+    """Show this environment in /proc, by which jobs are found: overwrite the parent's initial environment, which is
+    unused by now. Only as much as fits is shown."""
     first, last = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])
     shown = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items() if name != ROOM)
     ctypes.memset(first, 0, last - first)
@@ -338,7 +338,7 @@ def _decode(boot: str, *words: str) -> int:
     Path("/proc/self/comm").write_text(DECODE_WORKER)
     sys.argv = ["-c", *words]
     try:
-        exec(boot, {"__name__": "__main__"})  # as the interpreter would
+        exec(boot, {"__name__": "__main__"})  # like the interpreter
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 0
     return 0
@@ -346,11 +346,11 @@ def _decode(boot: str, *words: str) -> int:
 
 if __name__ == "__main__":
     PATH = list(sys.path)
-    # As in the engine: what libraries made is looked through by no process that forks.
+    # As in the engine: no forking process scans the objects of libraries.
     gc.disable()
     for module in ("train", "prove", "actions.evaluate", "actions.export", "rendezvous"):
         importlib.import_module(f"vidqa.engine.{module}")
-    # Imported where they are used. loguru, imported by a thread while another forks, has its lock released by the fork.
+    # Imported at use. loguru, imported by a thread while another forks, has its lock released by the fork.
     for late in ("av", "pandas", "loguru"):
         importlib.import_module(late)
     importlib.import_module("PIL.Image").init()  # all its formats, as the first picture would

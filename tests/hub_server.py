@@ -1,4 +1,4 @@
-"""A local HTTP server that speaks enough of the Hugging Face hub to serve one small model folder, or to refuse it."""
+"""A local HTTP server with enough of the Hugging Face hub's API to serve one small model folder, or to refuse it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(ThreadingHTTPServer):
-    """`refuse` is the status of every answer (None: serve; 0: keep silent); `refuse_times` limits how often."""
+    """The server. `refuse` is the status of every answer (None: serve; 0: no answer), `refuse_times` times at most."""
 
     daemon_threads = True
     refuse: int | None = None
     refuse_files: int | None = None
     refuse_times = 10**9
-    gated_to: str | None = None  # the one token that may read files
+    gated_to: str | None = None  # the only token that may read files
     kind, name = "model", "org/tiny"
     cut_after: int | None = None  # bytes of a file after which the connection ends, once
-    damaged = False  # other bytes of the same length are sent than the listing promises
-    listed: Sequence[object] = ()  # entries that the listing names beside the files of the folder
+    damaged = False  # sends other bytes than the listing promises, of the same length
+    listed: Sequence[object] = ()  # entries of the listing besides the files of the folder
     commit: object = COMMIT
 
     def __init__(self, folder: Path) -> None:
@@ -127,11 +127,11 @@ class Answer(BaseHTTPRequestHandler):
                 self.server.cut_after, self.close_connection = None, True
 
     def log_message(self, *ignored: object) -> None:
-        """The test run's output stays quiet."""
+        """Print nothing, to keep the output of tests quiet."""
 
 
 def lfs(path: Path) -> dict:
-    """What a listing says of a large file."""
+    """The entry of a listing for a large file."""
     if path.suffix not in (".mp4", ".gz", ".tar", ".zip", ".parquet"):
         return {}
     return {
@@ -140,7 +140,7 @@ def lfs(path: Path) -> dict:
 
 
 def etag(path: Path) -> str:
-    """As git hashes a file."""
+    """The hash of a file in git."""
     content = path.read_bytes()
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 

@@ -1,4 +1,4 @@
-"""The addresses on which processes listen, from /proc: of a process and all that it has started."""
+"""The TCP addresses on which a process and its descendants listen, from /proc."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tree(pid: int) -> set[int]:
 
 
 def addresses(pid: int) -> set[str]:
-    """Where the process and its descendants listen for TCP now."""
+    """The addresses on which the process and its descendants listen for TCP now."""
     held = set()
     for each in tree(pid):
         with suppress(OSError):
@@ -32,12 +32,12 @@ def addresses(pid: int) -> set[str]:
 
 
 def outside(found: set[str]) -> set[str]:
-    """Those that are no loopback address."""
+    """The addresses outside the loopback."""
     return {address for address in found if not ipaddress.ip_address(address).is_loopback}
 
 
 def _listening() -> list[tuple[str, str]]:
-    """(inode, address) of every TCP socket of this machine that listens."""
+    """(inode, address) of every listening TCP socket of this machine."""
     rows = []
     for table in ("tcp", "tcp6"):
         path = Path("/proc/net") / table

@@ -1,9 +1,9 @@
-"""Bytes of tensors that live at one time, counted as PyTorch's operations make and drop them: what
-`torch.cuda.max_memory_allocated` is on a GPU, for shapes that a CPU computes.
+"""Bytes of tensors that live at one time, counted as PyTorch's operations create and free them: the value of
+`torch.cuda.max_memory_allocated` on a GPU, for shapes that a CPU can compute.
 
     with LiveBytes() as live:
         model(...)
-    live.peak    # beyond what lived before
+    live.peak    # above the bytes before
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts every storage that an operation makes, until it is dropped. What an operation needs inside is not seen:
+    """Counts every storage that an operation creates until it is freed. Memory inside an operation is not counted:
     kernels of a GPU need little, and so does `whole`."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class LiveBytes(TorchDispatchMode):
         del self.seen[key]
 
     def whole(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function as one operation: its outputs are counted, and nothing inside of it."""
+        """Count the function as one operation: its outputs, but nothing inside it."""
 
         @wraps(function)
         def counted(*args: Any, **options: Any) -> Any:

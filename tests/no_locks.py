@@ -1,4 +1,4 @@
-"""Takes file locks away from this process, as a mount without them does: the kernel itself answers flock with an error.
+"""Removal of file locks from this process, like a mount without them: the kernel itself answers flock with an error.
 
 without_locks(errno.ENOLCK)
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 import ctypes
 import struct
 
-FLOCK, X86_64 = 73, 0xC000003E  # the number of the system call, and the architecture that it is of
+FLOCK, X86_64 = 73, 0xC000003E  # the number of the system call, and its architecture
 NO_NEW_PRIVILEGES, SECCOMP, FILTER = 38, 22, 2
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 
 
 def without_locks(error: int) -> None:
-    """From here on, in this process and its children: flock fails with `error`. Nothing gives it back."""
+    """Make flock fail with `error` in this process and its children, irreversibly."""
     steps = [
         (0x20, 0, 0, 4),  # load the architecture
         (0x15, 0, 3, X86_64),

@@ -1,4 +1,4 @@
-"""Scripts and other programs that are no modules, loaded as one: script = program(SKILL_ROOT / "scripts/jobs.py")."""
+"""Scripts and other programs outside of packages, loaded as modules: program(SKILL_ROOT / "scripts/jobs.py")."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vidqa.core.cli import run
 
 
 def program(path: Path) -> ModuleType:
-    """The program, not run; where it looks for its imports is forgotten."""
+    """Load a program without running it, and restore sys.path."""
     spec = spec_from_file_location(f"program_{path.stem}", path)
     assert spec and spec.loader
     module, before = module_from_spec(spec), list(sys.path)
@@ -29,7 +29,7 @@ def program(path: Path) -> ModuleType:
 
 
 def run_here(command: Sequence[str], *, cwd: Path) -> CompletedProcess[str]:
-    """What `subprocess.run([python, SCRIPT, *words])` gives, without a process that imports everything anew."""
+    """Run a script in this process, with the result of `subprocess.run([python, SCRIPT, *words])`."""
     script, out, err = program(Path(command[1])), StringIO(), StringIO()
     with chdir(cwd), redirect_stdout(out), redirect_stderr(err), patch.object(sys, "argv", list(command[1:])):
         code = run(script.parser, script.main)
@@ -37,5 +37,5 @@ def run_here(command: Sequence[str], *, cwd: Path) -> CompletedProcess[str]:
 
 
 def run_next(line: str, *words: str, cwd: Path) -> CompletedProcess[str]:
-    """What a shell gives for a command that a result names as the next one, with more words."""
+    """Run the next command that a result names, as a shell does, with more arguments."""
     return run_here([*shlex.split(line), *words], cwd=cwd)

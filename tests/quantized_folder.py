@@ -1,4 +1,4 @@
-"""Folders of quantized weights as compressed-tensors alone writes them: rounded to nearest, activations as given.
+"""Folders of weights quantized by compressed-tensors alone: rounded to nearest, with a fixed range of activations.
 
 folder = quantized(tmp / "fp8", model, "FP8_DYNAMIC")
 """
@@ -20,7 +20,7 @@ from compressed_tensors.quantization.utils import calculate_qparams, generate_gp
 from vidqa.engine.export.weights import load_weights
 
 LARGEST_INPUT = 6.0  # of a calibrated activation
-GROUP = 32  # numbers of a group of int4 weights: a tiny model is 64 wide
+GROUP = 32  # elements of a group of int4 weights: a tiny model is 64 wide
 VISION = "re:.*visual.*"
 SETTINGS = ("config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json")
 
@@ -28,8 +28,8 @@ SETTINGS = ("config.json", "generation_config.json", "model.safetensors", "model
 def quantized(
     folder: Path, model: Path, scheme: str, *, keep: Sequence[str] = (VISION,), dtype: torch.dtype = torch.float32
 ) -> Path:
-    """The model folder `model` with its linear layers quantized by a preset of compressed-tensors, except the head and
-    those that match `keep`."""
+    """Write the model folder `model` with its linear layers quantized by a preset of compressed-tensors, except the
+    head and layers that match `keep`."""
     plan = preset_name_to_scheme(scheme, ["Linear"])
     if plan.weights.strategy == QuantizationStrategy.GROUP:
         plan.weights.group_size = GROUP
@@ -51,7 +51,7 @@ def quantized(
 
 @torch.no_grad()
 def _calibrate(module: Any, plan: QuantizationScheme) -> None:
-    """Give a layer its scales: of its weight by its largest numbers, of its input by LARGEST_INPUT."""
+    """Set the scales of a layer: of its weight by its largest values, of its input by LARGEST_INPUT."""
     weight, args = module.weight, plan.weights
     if args.strategy == QuantizationStrategy.TENSOR:
         low, high = weight.amin().reshape(1), weight.amax().reshape(1)

@@ -21,7 +21,7 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if SERVER is None:
         pytest.skip("moto[server] is not installed")
     pytest.importorskip("s3fs")
-    # The server takes a port of its own choice: one that was only looked up can be somebody else's a moment later.
+    # The server chooses its port itself: a free port found beforehand may be taken a moment later.
     log = tmp_path_factory.mktemp("s3") / "server.log"
     with log.open("wb") as output:
         server = subprocess.Popen([SERVER, "-H", "127.0.0.1", "-p", "0"], stdout=output, stderr=output)
@@ -38,7 +38,7 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def s3_files(s3_endpoint: str) -> Iterator[Any]:
-    """The file system of the server. What describes S3 is read once for it and all that the tests open."""
+    """The file system of the server. The description of S3 is read once for it and all that the tests open."""
     import botocore.loaders
     import s3fs
 
@@ -51,7 +51,7 @@ def s3_files(s3_endpoint: str) -> Iterator[Any]:
 
 @pytest.fixture
 def bucket(s3_endpoint: str, s3_files: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The file system of the server, with a bucket named "lake", which the environment names, too."""
+    """The file system of the server with a bucket "lake", configured in the environment, too."""
     names = {
         "ENDPOINT_URL": s3_endpoint,
         "ACCESS_KEY_ID": "test-key",

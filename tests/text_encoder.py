@@ -1,7 +1,7 @@
-"""Folders of tiny text encoders, for metrics that compare texts by a model.
+"""Folders of tiny text encoders, for metrics that compare texts with a model.
 
 write_encoder(folder)                                                a BERT and its tokenizer
-write_sentence_model(folder, {"pooling_mode_mean_tokens": True})     as sentence-transformers writes it
+write_sentence_model(folder, {"pooling_mode_mean_tokens": True})     in the layout of sentence-transformers
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WORDS = ("the", "a", "door", "is", "open", "closed", "man", "woman", "walks", "r
 
 
 def write_encoder(folder: Path) -> Path:
-    """A BERT of three layers whose weights are computed, not drawn: the same on every machine."""
+    """Write a BERT of three layers whose weights are computed, not drawn: equal on every machine."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     core = Tokenizer(models.WordLevel({word: at for at, word in enumerate([*special, *WORDS])}, unk_token="[UNK]"))
     core.normalizer, core.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
@@ -39,7 +39,7 @@ def write_encoder(folder: Path) -> Path:
 
 
 def write_sentence_model(folder: Path, pooling: dict[str, Any], last: str = "Normalize") -> Path:
-    """As sentence-transformers writes them: the encoder, how its vectors are pooled, and what is done with that."""
+    """Write a folder of sentence-transformers: the encoder, the pooling of its vectors, and a last module."""
     write_encoder(folder)
     kinds = {"Transformer": "", "Pooling": "1_Pooling", last: f"2_{last}"}
     parts = [

@@ -65,7 +65,7 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast, hidden: int = 64, *, tie: bo
 
 
 def _sections(width: int) -> list[int]:
-    """A quarter of a head's frequencies tells the time, as in the published models."""
+    """The mRoPE sections: a quarter of a head's frequencies for time, as in the published models."""
     time = width // 8
     return [time, (width // 2 - time) // 2, (width // 2 - time) // 2]
 

@@ -39,7 +39,7 @@ def tiny_model(folder: Path, family: str = "qwen3_vl", **options: Any) -> Path:
 
 
 def tiny_data(folder: Path, *, clips: int = 6, images: int = 1, texts: int = 1) -> Path:
-    """Clips of different lengths, rates and sizes with 2 questions each, one image question, one text question."""
+    """Write clips of different lengths, rates and sizes with 2 questions each, and image and text questions."""
     root = folder / "data"
     root.mkdir(parents=True, exist_ok=True)
     records: list[dict[str, Any]] = []
@@ -66,8 +66,8 @@ def tiny_data(folder: Path, *, clips: int = 6, images: int = 1, texts: int = 1) 
 
 
 def tiny_spec(folder: Path, model: Path, root: Path, overrides: dict[str, Any] | None = None) -> Path:
-    """A TOML file for a full fine-tune in float32 without warm-up, plus `overrides` by dotted name. All trainings on
-    the same data share a frame cache, so that the first alone starts decode workers, which import torch."""
+    """Write the spec of a full fine-tune in float32 without warm-up, with `overrides` by dotted name. All trainings on
+    the same data share a frame cache, so that only the first starts decode workers, which import torch."""
     table = {
         "policy.model_name_or_path": str(model),
         "policy.model_max_length": 4096,
@@ -93,7 +93,7 @@ def tiny_spec(folder: Path, model: Path, root: Path, overrides: dict[str, Any] |
 def run_engine(
     action: str, spec: Path, run_dir: Path, ranks: int = 1, *, check: bool = True, timeout: float = 180, **place: Any
 ) -> subprocess.CompletedProcess[str]:
-    """The engine under a real torchrun; its processes fork from one that has imported what they need."""
+    """Run the engine under a real torchrun; its processes fork from one that has imported their modules."""
     done = forked.run(engine_command(action, spec, run_dir, ranks), timeout=timeout, **place)
     if check and done.returncode:
         raise AssertionError(f"engine exited {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}")

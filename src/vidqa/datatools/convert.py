@@ -1,5 +1,5 @@
-"""Converts a data set from one format to another, says which fields had no place, and can put prompts into a form:
-multiple choice with lettered options and a letter as the answer, or yes/no with yes or no."""
+"""Convert a data set from one format to another, report fields that are lost, and rewrite prompts and answers as
+multiple choice (lettered options, a letter as the answer) or yes/no."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ASKS_YES_NO = re.compile(r"\byes\s*(?:or|/)\s*no\b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Converted:
-    """`files` are the written ones, the one to give to other scripts first."""
+    """Result of a conversion. `files` are the written files, the input file of other scripts first."""
 
     facts: dict[str, Any]
     files: list[Path]
@@ -61,13 +61,13 @@ def convert(
     forms: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
 ) -> Converted:
-    """Read the data set at `path`, or several that become one, and write it to `out` as `to`.
+    """Read the data set at `path`, or several and merge them, and write it to `out` in the format `to`.
 
-    `media_path` is that of all sets, or one for each. `columns` gives columns (fields of a row) the names that they are
-    read by. `out` is a file where it has the format's own ending (.json, .jsonl, .parquet), otherwise a folder. Media
-    keep the names they have, relative to the media path that is given back (of several sets see `merged`). Nothing is
-    copied but media that stand in tables as bytes, into the folder media beside the output.
-    Raises everything that is wrong with the records, DATATOOLS_FORMAT, DATATOOLS_PROMPT,
+    `media_path` is that of all sets, or one for each. `columns` maps field names to column names (fields of a row).
+    `out` is a file if it has the format's suffix (.json, .jsonl, .parquet), otherwise a folder. Media keep their names,
+    relative to the returned media path (of several sets see `merged`). Only media that tables hold as bytes are copied,
+    into the folder media beside the output.
+    Raises all errors of the records, DATATOOLS_FORMAT, DATATOOLS_PROMPT,
     USAGE, OUTPUT_EXISTS, ENV_DISK_SPACE.
     """
     paths = [path] if isinstance(path, str | Path) else list(path)
@@ -116,7 +116,7 @@ def convert(
 def _prompted(
     records: Iterable[Record], fields: list[dict[str, Any]], forms: list[str]
 ) -> tuple[list[Record], dict[str, int]]:
-    """The records in the prompt forms asked for, and how many took each. Raises every answer that fits no option."""
+    """The records in the requested prompt forms, and the count of each. Raises all answers that match no option."""
     used = dict.fromkeys(forms, 0)
     formed_records, collector = [], ProblemCollector("--prompt")
     for record, other in zip(records, fields, strict=True):
@@ -145,7 +145,7 @@ def _outputs(out: Path, to: str, records: list[Record], fields: list[dict[str, A
 
 
 def _output(out: Path, to: str) -> Path:
-    """The folder for Hugging Face's layout; otherwise a file: `out` where it has the format's ending, or one in it."""
+    """The folder of Hugging Face's layout; otherwise a file: `out` if it has the format's suffix, or one inside it."""
     ending = SUFFIX.get(to)
     if ending and out.suffix == ending:
         return out
@@ -156,7 +156,7 @@ def _output(out: Path, to: str) -> Path:
 
 
 def _options(value: Any) -> list[str]:
-    """The options of a field: a list, or a text with | between them; empty where it is neither."""
+    """The options in a field: a list, or a text with | between them; empty for other values."""
     if isinstance(value, str):
         value = value.split("|")
     if not isinstance(value, list) or not all(isinstance(option, str) for option in value):
@@ -165,9 +165,9 @@ def _options(value: Any) -> list[str]:
 
 
 def _as_mcq(record: Record, options: list[str]) -> Record | None:
-    """The record's last question with lettered options and its answer as a letter; None where it has no options.
+    """Rewrite the last question with lettered options and the answer as a letter; None if there are no options.
 
-    Those that the question lists come before those of the field `options`. Raises DATATOOLS_PROMPT.
+    Options listed in the question take precedence over the field `options`. Raises DATATOOLS_PROMPT.
     """
     listed = options_of(record.question)
     if not listed and not 2 <= len(options) <= len(ascii_uppercase):
@@ -184,7 +184,7 @@ def _as_mcq(record: Record, options: list[str]) -> Record | None:
 
 
 def _as_yes_no(record: Record) -> Record | None:
-    """The record with an instruction and the answer Yes or No; None where its answer says more, or something else."""
+    """Add an instruction, with the answer Yes or No; None if the answer is not a plain yes or no."""
     thinking, answer = split_thinking(record.answer)
     match = YES_NO.fullmatch(answer)
     if not match:
@@ -194,7 +194,7 @@ def _as_yes_no(record: Record) -> Record | None:
 
 
 def _letter(answer: str, choices: Mapping[str, str]) -> str | None:
-    """An option's own text comes first: an option may be called "B"."""
+    """The letter of an answer. The text of an option takes precedence: an option may be called "B"."""
     same = [letter for letter, option in choices.items() if option.casefold() == answer.casefold()]
     if same:
         return same[0] if len(same) == 1 else None
@@ -203,7 +203,7 @@ def _letter(answer: str, choices: Mapping[str, str]) -> str | None:
 
 
 def _rewritten(record: Record, lines: list[str], answer: str) -> Record:
-    """`lines` at the end of the last user turn, and another text in the last assistant turn."""
+    """Append `lines` to the last user turn, and replace the text of the last assistant turn."""
     turns = list(record.turns)
     at = max(at for at, turn in enumerate(turns) if turn.role == "user")
     parts = list(turns[at].parts)
@@ -217,7 +217,7 @@ def _rewritten(record: Record, lines: list[str], answer: str) -> Record:
 
 
 def _in_form(record: Record, fields: dict[str, Any], forms: list[str]) -> tuple[Record, str | None]:
-    """(the record in the first of the forms that fits it, that form); options that were used leave `fields`."""
+    """Return (the record in the first form that fits it, that form). Used options are removed from `fields`."""
     for form in forms:
         formed = _as_mcq(record, _options(fields.get("options"))) if form == "mcq" else _as_yes_no(record)
         if formed is not None:

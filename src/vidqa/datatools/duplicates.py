@@ -1,5 +1,5 @@
-"""Records and files that are there more than once (the same question, contradicting answers, the same bytes), and what
-a split must not tear apart: these, files that look alike or have one stem, and clips of one recording."""
+"""Duplicate records and files (the same question, contradicting answers, the same bytes), and groups of records that a
+split must keep together: these, near duplicates, files with one stem, and clips of one recording."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vidqa.video.probe import probe_many
 
 NUMBERED = r"(.*[^0-9/])[0-9]+[.][^.]+$"
 REMEDY = "name a field, such as camera, or a pattern whose group is the recording, such as '(.*)_[0-9]+[.]mp4'"
-MOST_OF_A_STEM = 8  # files; a stem that more have, such as "video", says nothing
+MOST_OF_A_STEM = 8  # files; a stem shared by more, such as "video", is not informative
 LOOKS, CONTENT, STEM, GROUP = "look_alike", "same_content", "same_stem", "group"
 WARNINGS = {
     "contradicting": "records contradict each other",
@@ -40,14 +40,14 @@ SHOWN = {
 
 
 def duplicate_problems(groups: Iterable[Sequence[str]], what: str) -> list[Problem]:
-    """A warning for each group of record ids, or of media keys; `what` is one of WARNINGS."""
+    """A warning for each group of record ids, or of media keys; `what` is a key of WARNINGS."""
     return [DUPLICATES.at(shown_names(group), f"{len(group)} {WARNINGS[what]}", severity="warning") for group in groups]
 
 
 def find_duplicates(records: Sequence[Record]) -> dict[str, list[list[str]]]:
-    """Groups of record ids that are "contradicting" or "repeated", and groups of media keys of the "same_content".
+    """Groups of record ids that are "contradicting" or "repeated", and groups of media keys with the "same_content".
 
-    Questions are compared without regard to case and spaces, answers as an evaluation compares them."""
+    Questions are compared without regard to case and spaces, answers as in an evaluation."""
     by_question: defaultdict[tuple[object, ...], list[Record]] = defaultdict(list)
     for record in records:
         questions = [_plain(turn.text) for turn in record.turns if turn.role == "user"]
@@ -63,13 +63,13 @@ def find_duplicates(records: Sequence[Record]) -> dict[str, list[list[str]]]:
 
 
 def answer_class(record: Record) -> str:
-    """What the answer is by the rules that evaluations use, such as "yes", "B" or "3"; "(text)" where it is text."""
+    """Class of the answer as parsed in evaluations, such as "yes", "B" or "3"; "(text)" for free text."""
     parsed = parse_expected(record.answer, record.question)
     return "(text)" if parsed.kind == "text" or not parsed.answer else parsed.answer
 
 
 def compared_answer(record: Record) -> str:
-    """What two answers are compared by: yes, no, a letter, a number, or the text without regard to case and spaces."""
+    """Normalized answer for comparison: yes, no, a letter, a number, or the text without regard to case and spaces."""
     answer = answer_class(record)
     return _plain(record.answer) if answer == "(text)" else answer
 
@@ -80,18 +80,18 @@ def _plain(text: str) -> str:
 
 @dataclass
 class SplitGroups:
-    """Groups of records that stay on one side. `named` says what each consists of, by reason: media as the annotations
-    call them, or, of a group that was asked for, its records' ids; `group_names` has the names of those."""
+    """Groups of records that stay in one part. `named` lists their members by reason: names of media as annotated, or
+    for --group-by the ids of records; `group_names` are the names of the latter groups."""
 
     ties: list[list[int]] = field(default_factory=list)
     named: dict[str, list[list[str]]] = field(default_factory=lambda: defaultdict(list))
     group_names: list[str] = field(default_factory=list)
     pairs_alike: int = 0
-    not_seen: int = 0  # media that could not be decoded, so that what they look like is not known
-    without_group: int = 0  # records that --group-by says nothing about
+    not_seen: int = 0  # media that could not be decoded, and are not compared
+    without_group: int = 0  # records without a --group-by value
 
     def facts(self) -> dict[str, Any]:
-        """Counts by reason."""
+        """Numbers of groups and members by reason."""
         counts = {
             reason: {"groups": len(groups), "members": sum(map(len, groups))} for reason, groups in self.named.items()
         }
@@ -100,12 +100,12 @@ class SplitGroups:
         return {**counts, "not_seen": self.not_seen, "without_group": self.without_group}
 
     def lists(self) -> dict[str, Any]:
-        """What together.json holds: the members of each group by reason, those of --group-by by their names."""
+        """Content of together.json: the members of each group by reason, of --group-by with the groups' names."""
         own = {GROUP: dict(zip(self.group_names, self.named[GROUP], strict=True))} if GROUP in self.named else {}
         return {**self.named, **own}
 
     def text(self) -> list[str]:
-        """For a person, a line for each reason."""
+        """Lines of text for the terminal, one for each reason."""
         lines = []
         for reason, groups in self.named.items():
             pairs = f", {self.pairs_alike:,} pairs" if reason == LOOKS else ""
@@ -119,8 +119,8 @@ class SplitGroups:
 
 
 def find_split_groups(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -> SplitGroups:
-    """The records that must stay in one part of a split, and why: of one group (`group_by` is a field of the rows, or a
-    pattern in the names of media), of equal files or file names, or, unless `ignore_looks`, of clips that look alike.
+    """Find the records that must stay in one part of a split, by reason: of one group (`group_by` is a field of the
+    rows, or a pattern in the names of media), of equal files or file stems, or, unless `ignore_looks`, near duplicates.
     Raises USAGE."""
     result = SplitGroups()
     media: dict[str, MediaRef] = {}
@@ -142,8 +142,8 @@ def find_split_groups(pairs: Sequence[Pair], group_by: str, *, ignore_looks: boo
 
 
 def torn_recordings(parts: Mapping[str, Sequence[Record]], out: Path) -> list[Problem]:
-    """A warning where files whose names differ by a number alone, as those of clips of one recording do, are in both
-    parts. Where all names are one but for a number, they say nothing about recordings."""
+    """A warning if both parts have files whose names differ only by a number, like those of clips of one recording.
+    Where all names are the same but for a number, they are not informative, and there is no warning."""
     names: dict[str, set[str]] = defaultdict(set)
     sides: dict[str, set[str]] = defaultdict(set)
     for side, records in parts.items():
@@ -171,8 +171,8 @@ def _alike(media: dict[str, MediaRef], result: SplitGroups) -> list[list[str]]:
 
 
 def _same_stem(media: Iterable[MediaRef]) -> list[list[str]]:
-    """Keys of files with one name but for folder and ending. Beyond one folder a mere number says nothing, nor does a
-    name that many files have."""
+    """Keys of files with the same stem. In different folders, stems without a letter or shared by many files are
+    ignored."""
     near: dict[tuple[str, str], list[str]] = defaultdict(list)
     far: dict[str, list[str]] = defaultdict(list)
     for ref in media:

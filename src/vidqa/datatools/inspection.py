@@ -1,5 +1,5 @@
-"""What is in a data set: counts, answers and their balance, durations, sizes, rates, tokens, duplicates, problems; as
-facts for programs, as text, and as a page with frames."""
+"""Report on a data set: counts, answers and their balance, durations, sizes, rates, tokens, duplicates, problems; as
+JSON facts, as text, and as an HTML page with frames."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video.probe import fps_disagreement, header_warnings, probe_many
 from vidqa.video.types import ImageMeta, VideoMeta
 
-MOST_ANSWERS = 12  # of one kind, the others counted together
+MOST_ANSWERS = 12  # of one kind; the others are counted together
 MOST_GROUPS = 50  # sizes, rates, groups of duplicates in the facts
 LONGEST = 10
 CARDS = 12  # media shown with frames
 FRAMES = 4  # of each video
-QUESTIONS = 6  # of each
+QUESTIONS = 6  # of each medium
 BINS = 24
 PROBLEMS_SHOWN = 30
 SHADES = 6
@@ -49,7 +49,7 @@ TWICE = {
 
 @dataclass(frozen=True)
 class Inspection:
-    """`facts` is what a program reads. `media` holds what a probe found, by key; broken files are not in it."""
+    """Results of an inspection. `facts` is for JSON. `media` are metadata by key, without broken files."""
 
     facts: dict[str, Any]
     records: list[Record]
@@ -67,10 +67,10 @@ def inspect_dataset(
     nframes: int | None = None,
     ignore_looks: bool = False,
 ) -> Inspection:
-    """Read annotations and the header of every file, and look at three frames of each unless told to `ignore_looks`.
+    """Read annotations and the header of every file, and compare three frames of each unless `ignore_looks` is set.
     With a model folder, plan every sample and count its tokens.
 
-    What is wrong with records, files and samples is among the problems, and the facts are those of the others.
+    Invalid records, files and samples are reported as problems; the facts are about the others.
     """
     records, problems, source = check_set(annotation_path, media_path)
     refs = media_by_key(records)
@@ -117,7 +117,7 @@ def _counts(records: Sequence[Record], refs: Iterable[MediaRef]) -> dict[str, in
 
 
 def _kinds(records: Sequence[Record]) -> dict[str, dict[str, Any]]:
-    """For each kind, how many records there are and how often each answer is the right one."""
+    """Count the records and answers of each kind."""
     answers: defaultdict[str, Counter[str]] = defaultdict(Counter)
     compared: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for record in records:
@@ -182,7 +182,7 @@ def _counted(names: Iterable[str]) -> dict[str, int]:
 
 
 def _token_facts(samples: Sequence[Sample]) -> dict[str, Any] | None:
-    """None where no model was given."""
+    """Token statistics of the samples; None if there are no samples, as without a model."""
     if not samples:
         return None
     longest = sorted(samples, key=lambda sample: -sample.length)[:LONGEST]
@@ -195,7 +195,7 @@ def _token_facts(samples: Sequence[Sample]) -> dict[str, Any] | None:
 
 
 def summary(values: Sequence[float]) -> dict[str, float] | None:
-    """Least, middle, 95th percentile, most and sum; None of nothing. The percentile is one of the values."""
+    """Minimum, median, 95th percentile, maximum and sum; None for an empty list. The percentile is one of the items."""
     if not values:
         return None
     ordered = sorted(values)
@@ -210,7 +210,7 @@ def summary(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def facts_text(facts: dict[str, Any]) -> str:
-    """The facts for a person, in at most some forty lines."""
+    """Format the facts as text of about forty lines at most."""
     counts = {name: value for name, value in facts.items() if isinstance(value, int) and name != "unused_media_count"}
     lines = [f"{name.replace('_', ' '):<20} {count}" for name, count in counts.items() if count]
     for name, kind in list(facts["kinds"].items())[:10]:
@@ -237,12 +237,11 @@ def facts_text(facts: dict[str, Any]) -> str:
 
 
 def unreferenced_media(source: MediaSource) -> tuple[list[str], dict[str, int]]:
-    """(files that no record names, relative to the folder and in order; how many media of each archive that is in use
-    no record names: they come with the others, as where a split links an archive whole).
+    """Return (files that no record names, relative to the folder and sorted; for each archive in use the number of its
+    unnamed media, which are included where a split links the whole archive).
 
-    A medium of an archive that no record uses at all is archive!member. Copies of what is used, such as an archive
-    beside what was unpacked of it, count in neither. What a record names counts as used, also where something else is
-    wrong with the record."""
+    Media of an unused archive are listed as archive!member. Copies of used files, such as an archive beside its
+    unpacked content, are not counted. Media named by invalid records count as used."""
     used = {ref.path for ref in source.resolved()}
     real = {os.path.realpath(path) for path in used}
     copies = {(os.path.basename(ref.member or ref.path), ref.size) for ref in source.resolved()}
@@ -251,7 +250,7 @@ def unreferenced_media(source: MediaSource) -> tuple[list[str], dict[str, int]]:
         for path in (media_below(source.folder) if source.folder else ())
         if path not in used
         and os.path.realpath(path) not in real
-        and os.path.exists(path)  # no link to a file that is gone
+        and os.path.exists(path)  # not a broken link
         and (os.path.basename(path), os.path.getsize(path)) not in copies
     ]
     named = {ref.member or ref.path for ref in source.resolved()}
@@ -268,7 +267,7 @@ def unreferenced_media(source: MediaSource) -> tuple[list[str], dict[str, int]]:
 
 
 def inspection_page(inspection: Inspection) -> str:
-    """The page as HTML."""
+    """Render the HTML page."""
     facts = inspection.facts
     lengths = facts["duration_s"]
     groups = {what.capitalize(): facts[name] for name, what in TWICE.items()}
@@ -313,7 +312,7 @@ def _histograms(inspection: Inspection) -> list[tuple[str, dict[str, Any]]]:
 
 
 def histogram(values: Sequence[float], bins: int = BINS) -> dict[str, Any]:
-    """Bars of equal width from the least to the greatest value, their heights in percent of the fullest."""
+    """Bars of equal width from the smallest to the largest value, with heights in percent of the highest bar."""
     low, high = min(values), max(values)
     counts = np.histogram(values, bins)[0].tolist() if low < high else [len(values)]
     step = (high - low) / len(counts)
@@ -329,7 +328,7 @@ def histogram(values: Sequence[float], bins: int = BINS) -> dict[str, Any]:
 
 
 def _spread(records: Sequence[Record]) -> list[tuple[MediaRef, list[Record]]]:
-    """`CARDS` of the media, evenly over the set, each with the records that use it."""
+    """`CARDS` media, evenly spread over the set, each with the records that use it."""
     users: dict[str, tuple[MediaRef, list[Record]]] = {}
     for record in records:
         for ref in media_by_key([record]).values():
@@ -350,7 +349,7 @@ def _card(inspection: Inspection, ref: MediaRef, records: Sequence[Record]) -> d
 
 
 def seconds(value: float) -> str:
-    """A length of time as a person says it."""
+    """Format a duration with a suitable unit: s, min or h."""
     if value < 90:
         return f"{value:.3g} s"
     return f"{value / 60:.3g} min" if value < 5400 else f"{value / 3600:.3g} h"

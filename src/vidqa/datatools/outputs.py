@@ -1,6 +1,6 @@
-"""What data tools write: records in the shapes that are read (LLaVA turns, role/content messages, parquet, a Hugging
-Face data set folder), what has no place in them, and files that never replace another one in silence: the same content
-is left alone, a different one refused.
+"""Output of the data tools: records in supported formats (LLaVA turns, role/content messages, parquet, a Hugging Face
+data set folder), names of fields that these formats lack, and files that are never overwritten silently: the same
+content is left alone, a different one refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_NAMED = 20  # dropped fields in a warning
 NO_MEDIA: Mapping[Path, str] = {}
 NO_FILE_THERE = (IsADirectoryError, NotADirectoryError, FileExistsError)
 SPEAKERS = {"user": "human", "assistant": "gpt", "system": "system"}
-CARRIED = {"id", "video", "videos", "image", "images", "video_fps", "kind", "system", "rejected"}  # what a record holds
+CARRIED = {"id", "video", "videos", "image", "images", "video_fps", "kind", "system", "rejected"}  # fields of a record
 PART_FIELDS = {"type", "text", "video", "image", "video_url", "image_url", "path", "url"}
 CARD = """---
 configs:
@@ -47,7 +47,7 @@ a file, relative to the folder that holds the media; the media themselves are no
 
 
 def llava_row(record: Record) -> dict[str, Any]:
-    """The record with its media listed and a tag for each of them in the turns."""
+    """Format the record with its media listed and a tag for each of them in the turns."""
     row: dict[str, Any] = {"id": record.id}
     for kind in ("video", "image"):
         names = [medium.written for medium in record.media if medium.kind == kind]
@@ -60,13 +60,13 @@ def llava_row(record: Record) -> dict[str, Any]:
 
 
 def messages_row(record: Record) -> dict[str, Any]:
-    """The record as role/content messages; a turn with media has a list of parts that name the files."""
+    """Format the record as role/content messages; a turn with media has a list of parts that name the files."""
     turns = [{"role": turn.role, "content": _content(record, turn), **_unlearned(turn)} for turn in record.turns]
     return {"id": record.id, **_optional(record), "messages": turns}
 
 
 def table_row(record: Record) -> dict[str, Any]:
-    """The record for a table: every column there, every content a list of parts, so that all rows have one type."""
+    """Format the record for a table: all columns, and contents as lists of parts, so that all rows have one type."""
     turns = [
         {"role": turn.role, "content": [_part(record, part, fill=True) for part in turn.parts], **_unlearned(turn)}
         for turn in record.turns
@@ -87,7 +87,7 @@ def _unlearned(turn: Turn) -> dict[str, bool]:
 
 
 def _needs_parts(record: Record) -> bool:
-    """Whether tags cannot say what is shown: a medium has keys, or a text holds what would be read as a tag."""
+    """Whether tags are insufficient: a medium has keys, or a text contains something that would be read as a tag."""
     texts = (part for turn in record.turns if turn.role == "user" for part in turn.parts if isinstance(part, str))
     return any(ref.keys for ref in record.media) or any(map(TAG.search, texts))
 
@@ -111,7 +111,7 @@ def _part(record: Record, part: str | int, *, fill: bool) -> dict[str, Any]:
 
 
 def other_fields(row: dict[str, Any], record: Record) -> tuple[dict[str, Any], list[str]]:
-    """(the row's fields that a record does not hold, names of what no JSON shape of ours can keep)."""
+    """Return (the row's fields that a record does not hold, names of fields that JSON output cannot keep)."""
     conversation = turns_field(row)
     named_kind = next((name for name in KIND_FIELDS if isinstance(row.get(name), str)), None)
     others, lost = {}, _lost_in_turns(row.get(conversation), conversation)
@@ -141,12 +141,12 @@ def _lost_in_turns(turns: Any, field: str) -> list[str]:
 
 
 def count_fields(names: Iterable[str], dropped: Counter[str]) -> None:
-    """One more record has lost each of these."""
+    """Count one more record that has lost each of these fields."""
     dropped.update({name.encode("utf-8", "replace").decode() for name in names})
 
 
 def left_out(dropped: Counter[str], out: Path) -> list[Problem]:
-    """A warning that names the fields that records have lost; none where none has."""
+    """A warning with the names of lost fields; empty if none is lost."""
     if not dropped:
         return []
     named = ", ".join(f"{name} ({count} records)" for name, count in dropped.most_common(MOST_NAMED))
@@ -155,8 +155,8 @@ def left_out(dropped: Counter[str], out: Path) -> list[Problem]:
 
 
 def parquet_bytes(records: Sequence[Record]) -> bytes:
-    """A parquet file with the columns id, kind, video_fps and messages; rejected and provenance where a record has
-    one."""
+    """Encode records as parquet with the columns id, kind, video_fps and messages; rejected and provenance if a record
+    has one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -181,7 +181,7 @@ def parquet_bytes(records: Sequence[Record]) -> bytes:
 
 
 def hub_folder(folder: Path, records: Sequence[Record]) -> dict[Path, bytes]:
-    """The files of a folder that `datasets.load_dataset(folder)` reads: one parquet shard and a card."""
+    """The files of a folder for `datasets.load_dataset(folder)`: one parquet shard and a card."""
     return {
         folder / "data" / "train-00000-of-00001.parquet": parquet_bytes(records),
         folder / "README.md": CARD.format(n=len(records)).encode(),
@@ -189,8 +189,8 @@ def hub_folder(folder: Path, records: Sequence[Record]) -> dict[Path, bytes]:
 
 
 def write_new(files: Mapping[Path, bytes], media: Mapping[Path, str] = NO_MEDIA) -> bool:
-    """Write all files, after the `media`: for each place the file of the cache, named for its content, that is to stay
-    there. False where every one of them is there already with this very content.
+    """Write all files, after the `media`, which map paths to cached files (named by content hash). Return whether
+    anything was written: False if every file is there already with the same content.
 
     Nothing is written if any of them is there with another content. Raises OUTPUT_EXISTS, ENV_DISK_SPACE.
     """
@@ -220,7 +220,7 @@ def _content_of(path: Path) -> bytes | None:
 
 
 def write_page(path: Path, html: str) -> None:
-    """A page is made anew every time. Raises ENV_DISK_SPACE."""
+    """Write a page, replacing an earlier one. Raises ENV_DISK_SPACE."""
     _write(path, html.encode("utf-8", "replace"))
 
 
@@ -230,7 +230,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _place(path: Path, cached: str) -> None:
-    """A hard link to the file of the cache, or a copy where the disk is another one."""
+    """Make a hard link to a cached file, or a copy if it is on another disk."""
     with _refusal_reported(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -250,7 +250,7 @@ def _refusal_reported(path: Path) -> Iterator[None]:
 
 
 def json_list(rows: Iterable[Any]) -> bytes:
-    """A JSON list, one row a line, so that it can be read, compared and cut by line."""
+    """Encode a JSON list, one row a line, so that it can be read, compared and split by line."""
     return b"[\n" + b",\n".join(map(_line, rows)) + b"\n]\n"
 
 
@@ -265,5 +265,5 @@ def json_page(value: Any) -> bytes:
 def _line(row: Any) -> bytes:
     try:
         return json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # half a surrogate pair, in a field that no one reads
+    except UnicodeEncodeError:  # a lone surrogate, in a field that is not read
         return json.dumps(row).encode()

@@ -1,5 +1,5 @@
-"""Samples exactly as a model sees them: the rendered chat in pieces, given or learned, and media as frame plans; for a
-terminal, and as a page with the planned frames."""
+"""Samples exactly as a model sees them: the rendered chat in pieces, context or learned, and media as frame plans; for
+a terminal, and as a page with the planned frames."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from vidqa.families.chat import Chat, Encoded, media_order
 from vidqa.planning.samples import Planner, Sample
 from vidqa.video.types import FramePlan
 
-SHOWN = 4000  # characters of one piece in a result
+SHOWN = 4000  # characters of one piece in a JSON result
 ANSWER = "end the conversation with an assistant turn, and check the response mode"
 FRAME_WIDTH = 200  # pixels of a picture on the page
-MOST_FRAMES = 32  # pictures of one medium; the line above them names how many there are
-TIMES = 8  # frames named in a line; a page shows all
+MOST_FRAMES = 32  # pictures of one medium; the line above them has the frame count
+TIMES = 8  # frames listed in a line of text; a page lists all
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of the sample: text that is given or learned, or one medium with its frame plan.
+    """A piece of the sample: text that is context ("given") or learned, or one medium with its frame plan.
 
-    `tokens` counts what the model is fed for it. `text` is what those tokens decode to; for a medium it is its name.
+    `tokens` is its number of input tokens. `text` is the decoded text of those tokens; for a medium it is its name.
     """
 
     kind: str  # "given" | "learned" | "video" | "image"
@@ -44,7 +44,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Preview:
-    """One sample in pieces, in order. For generation the pieces end where the answer begins; nothing is learned."""
+    """One sample in pieces, in order. For generation the pieces end before the answer, and none is learned."""
 
     sample: Sample
     pieces: tuple[Piece, ...]
@@ -78,7 +78,7 @@ def _piece(piece: Piece) -> dict[str, Any]:
 
 
 def previews(planner: Planner, records: Sequence[Record]) -> tuple[list[Preview], list[Problem]]:
-    """Previews in the order of the records; records that cannot become a sample as problems, as are silent ones."""
+    """Previews in the order of the records. Problems are records without a sample, and samples that learn nothing."""
     samples, problems = planner.plan(records)
     rendered = []
     for sample in samples:
@@ -91,7 +91,7 @@ def previews(planner: Planner, records: Sequence[Record]) -> tuple[list[Preview]
 
 
 def pieces_of(chat: Chat, record: Record, plans: Sequence[FramePlan], encoded: Encoded) -> Iterable[Piece]:
-    """Cuts a sample's tokens where media begin and end and where learning does; the pieces together are all of it."""
+    """Split a sample's tokens at media and at changes of the loss mask; the pieces together are the whole sample."""
     ids, supervised = encoded.token_ids, encoded.supervised
     slots = np.flatnonzero(np.isin(ids, list(chat.slot_ids.values())))
     at = 0
@@ -114,7 +114,7 @@ def _texts(chat: Chat, ids: np.ndarray, supervised: np.ndarray) -> Iterable[Piec
 
 
 def pick(records: Sequence[Record], ids: Sequence[str], count: int) -> list[Record]:
-    """The records asked for by id, or `count` of them spread over the set. Raises USAGE."""
+    """Select records by id, or `count` of them evenly spread over the set. Raises USAGE."""
     if not ids:
         places = np.unique(np.linspace(0, len(records) - 1, min(count, len(records))).round().astype(int))
         return [records[at] for at in places.tolist()]
@@ -136,7 +136,7 @@ def _unknown(name: str, records: dict[str, Record]) -> Problem:
 
 
 def plan_line(piece: Piece) -> str:
-    """One medium in words: frames and their times, size, tokens."""
+    """Describe one medium in a line: frames and their timestamps, size, tokens."""
     plan = piece.plan
     if plan is None:
         return ""
@@ -150,13 +150,13 @@ def plan_line(piece: Piece) -> str:
 
 
 def token_line(piece: Piece) -> str:
-    """Tokens of one medium; those of a video's timestamps are text, and are counted as such."""
+    """Token counts of one medium; tokens of a video's timestamps are text, and counted separately."""
     pads = piece.plan.tokens if piece.plan else 0
     return f"{pads} tokens" + (f" and {piece.tokens - pads} for its times" if piece.tokens > pads else "")
 
 
 def terminal_text(samples: Sequence[Preview], colour: bool) -> str:
-    """The samples for a terminal. What is learned is coloured, or stands in [[double brackets]] without colour."""
+    """Format the samples for a terminal. Learned text is coloured, or in [[double brackets]] without colour."""
     return "\n\n".join(_terminal(preview, colour) for preview in samples)
 
 
@@ -186,7 +186,7 @@ def _terminal(preview: Preview, colour: bool) -> str:
 
 
 def preview_page(title: str, rendered: Sequence[Preview], problems: Sequence[Problem]) -> str:
-    """The page as HTML. Of long videos `MOST_FRAMES` of the planned frames are shown, evenly spread."""
+    """Render the HTML page. Long videos have `MOST_FRAMES` of the planned frames, evenly spread."""
     samples = [
         {**preview.as_dict(), "for_generation": preview.for_generation, "pieces": list(map(_shown, preview.pieces))}
         for preview in rendered

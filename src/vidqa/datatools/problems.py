@@ -1,4 +1,4 @@
-"""Problems of the data tools: duplicates, splits, prompt forms, formats they cannot read."""
+"""Problems of the data tools: duplicates, splits, prompt forms, unknown formats."""
 
 from vidqa.core.problem import Code
 

@@ -1,5 +1,5 @@
-"""Reads data sets of every format as rows with their records, and puts several of them into one: media named so that
-one file reaches them all, ids that stay apart."""
+"""Read data sets of all formats as rows with their records, and merge several into one, with media names that are
+valid in one file and with unique ids."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from vidqa.datatools.problems import FORMAT
 JSON_FORMATS = ("llava", "messages", "jsonl")
 KINDS = {**dict.fromkeys(JSON_FORMATS, ANNOTATION_FILE), "csv": CSV_FILE, "parquet": DATA_FOLDER, "hf": DATA_FOLDER}
 TABLES = {".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".arrow": "hf"}
-AS_SOURCES = (USER_FUNCTION, CAPTIONS_FOLDER, WEB_DATASET)  # kinds of which one form alone is known
+AS_SOURCES = (USER_FUNCTION, CAPTIONS_FOLDER, WEB_DATASET)  # kinds with a single format each
 NAMED = 5
-MEDIA_FOLDER = "media"  # beside what is written, for media that stood in tables
+MEDIA_FOLDER = "media"  # beside the output, for media from table columns
 UNPACK = "unpack the archive (tar -xf videos.tar) beside its annotations, and merge again"
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What was read: the format it is in, its rows with their records, and where the media are."""
+    """A data set that was read: its format, rows with their records, and the location of the media."""
 
     form: str
     pairs: list[Pair]
     media_path: str
     dropped: Counter[str]
     warnings: list[Problem]
-    new_ids: tuple[str, ...] = ()  # given where sets that were merged had the same
-    in_tables: bool = False  # whether the media path is a folder of the cache, with media that the tables hold
+    new_ids: tuple[str, ...] = ()  # of merged sets, in place of ids that occurred twice
+    in_tables: bool = False  # whether the media path is a cache folder with media from table columns
 
 
 def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[str, str]) -> Imported:
-    """The data set at `path`. Raises what is wrong with it, and USAGE for `columns` of a format without any."""
+    """Read the data set at `path`. Raises its errors, and USAGE for `columns` of a format with fixed field names."""
     kind = kind_of_source(str(path))
     if form == "auto" and kind in AS_SOURCES:
         return _of_source(kind.name, open_source(path, media_path, kind, columns))
@@ -69,13 +69,13 @@ def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[s
 
 
 def _of_source(form: str, source: Source) -> Imported:
-    """What a source gives. Raises what is wrong with it."""
+    """Read all rows of a source. Raises its errors."""
     pairs, warnings = load_pairs(source)
     return Imported(form, pairs, source.media.root, Counter(), warnings, in_tables=source.media.in_tables)
 
 
 def _tao(path: Path, form: str, media_path: str) -> Imported:
-    """The samples of one of TAO's formats. Problems name the file they are in, ids are unique over all files."""
+    """Read one of TAO's formats. Problems name the file; ids are unique over all files."""
     folder = path if path.is_dir() else path.parent
     files = [folder / "meta.json"] if form == tao.COSMOS else tao.tao_vl_files(path)
     if not files:
@@ -97,7 +97,7 @@ def _tao(path: Path, form: str, media_path: str) -> Imported:
 
 
 def detected(path: Path) -> str:
-    """The format of what lies at `path`. Raises DATATOOLS_FORMAT."""
+    """The format of the file or folder at `path`. Raises DATATOOLS_FORMAT."""
     if path.is_file():
         suffix = path.suffix.lower()
         if suffix in (".json", ".jsonl"):
@@ -118,7 +118,7 @@ def detected(path: Path) -> str:
 
 
 def _of_json(path: Path) -> str:
-    """A list and lines of JSON are read alike; an object is one of TAO's formats if it says so."""
+    """The format of a JSON file: one of TAO's if the object says so; lists and lines of JSON are read alike."""
     with path.open("rb") as file:
         start = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
     whole = tao.read_object(path) if start == b"{" and path.suffix.lower() == ".json" else None
@@ -130,8 +130,8 @@ def _of_json(path: Path) -> str:
 
 
 def require_own_media(source: Source, written: str | Path) -> None:
-    """Raises DATATOOLS_FORMAT for a set, called `written`, whose media stand in its tables: their copies in the cache,
-    which may be emptied, are no place to name in a file that stays."""
+    """Raise DATATOOLS_FORMAT for a set, called `written`, whose tables hold the media: their copies in the cache may
+    be emptied, so that a file written to last must not name them."""
     if source.media.in_tables:
         out = "--to llava --out DATA/annotations.json"
         remedy = f"python scripts/convert_dataset.py --in {written} {out} writes them to files; use that set"
@@ -139,8 +139,8 @@ def require_own_media(source: Source, written: str | Path) -> None:
 
 
 def with_own_media(one: Imported, folder: Path) -> tuple[Imported, dict[Path, str]]:
-    """A set whose media stand in its tables, with them named in `folder`/media: the cache that they were written to may
-    be emptied. Also the file of the cache for each of these. Other sets as they are."""
+    """Rename the media of a set whose tables hold them to `folder`/media, because the cache may be emptied. Returns the
+    set, and the cached file for each of these paths. Other sets are unchanged."""
     if not one.in_tables:
         return one, {}
     root, files, pairs = os.path.abspath(folder), dict[Path, str](), []
@@ -157,11 +157,11 @@ def with_own_media(one: Imported, folder: Path) -> tuple[Imported, dict[Path, st
 
 
 def merged(sets: Sequence[Imported], folder: Path) -> Imported:
-    """The sets as one, for an annotation file in `folder`.
+    """Merge the sets, for an annotation file in `folder`.
 
-    Media keep their names where all sets name them from one place. Otherwise they are named relative to `folder` where
-    all lie below it, and by their absolute paths where they do not; the media path is then `folder` or "". An id that
-    an earlier set has gets the number of its own set behind it. Raises DATATOOLS_FORMAT.
+    Media keep their names if all sets have one media path. Otherwise names are relative to `folder` if all media are
+    below it, else absolute; the returned media path is then `folder` or "". An id that an earlier set has gets the
+    number of its own set as a suffix. Raises DATATOOLS_FORMAT.
     """
     if len(sets) == 1:
         return sets[0]
@@ -197,7 +197,7 @@ def _free(name: str, number: int, used: set[str]) -> str:
 
 
 def _renamed(sets: Sequence[Imported], folder: Path) -> str:
-    """Gives the media of all sets names that hold in one file; what these are relative to, "" where to nothing."""
+    """Rename the media of all sets to names valid in one file. Returns the media path, "" for absolute names."""
     archived = [ref for one in sets for ref in _refs(one) if not _is_named_file(ref, one.media_path)]
     if archived:
         shown = ", ".join(dict.fromkeys(ref.key for ref in archived[:NAMED]))
@@ -218,6 +218,6 @@ def _refs(one: Imported) -> Iterable[MediaRef]:
 
 
 def _is_named_file(ref: MediaRef, media_path: str) -> bool:
-    """Whether the medium is the very file that its name says, not something inside an archive."""
+    """Whether the medium is the file of that name, not a member of an archive."""
     written = ref.written.removeprefix("file://")
     return ref.member is None and ref.path in (written, os.path.join(media_path, os.path.normpath(written)))

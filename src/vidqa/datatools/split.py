@@ -1,6 +1,6 @@
-"""Splits a data set into training and validation by video, stratified and seeded, and writes both parts as data sets.
+"""Split a data set into training and validation by video, stratified and seeded, and write both parts as data sets.
 
-Records that share a video or image, and records that look like one recording, stay in one part (`SplitGroups`).
+Records that share a video or image, and records that seem to be of one recording, stay in one part (`SplitGroups`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from vidqa.datatools.problems import SPLIT
 from vidqa.datatools.reading import require_own_media
 
 ANNOTATIONS = "annotations.json"
-Links = dict[str, str]  # by name in the folder of a part: the file to link there
+Links = dict[str, str]  # name in the folder of a part -> target file of the link
 PARTS = ("train", "val")
 PART_NAMES = (*SPLITS, "kpi", "selection")  # names of folders that hold one part of a data set
 MAX_STRATA = 40  # listed on the terminal; split.json has all
@@ -48,7 +48,7 @@ LINKS_REFUSED = (
     "the parts cannot be used in root mode: use the command that the result names, which gives the media path; for "
     "parts of their own, put --out on the disk of the media, in a folder where you may make links to them"
 )
-SIZE_TOLERANCE = 0.5  # relative difference of the validation part from its target above which there is a warning
+SIZE_TOLERANCE = 0.5  # relative deviation of the validation part from its target size that causes a warning
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Split:
     """The outcome of a split.
 
     facts          the content of split.json
-    written        false where the same split was there already
+    written        false if the same split was there already
     is_rooted      whether each part's folder has its own media, so that the folder alone is a data set
-    media_path     where the media of the source are, for parts that are not rooted
+    media_path     the media path of the source, for parts that are not rooted
     groups         records that stay in one part, and why
     """
 
@@ -84,10 +84,10 @@ def split_dataset(
     """Write OUT/train/annotations.json, OUT/val/annotations.json, OUT/split.json and OUT/together.json.
 
     `share` is the fraction of records for validation, `stratify` "kind" or "answer" (see `stratum`); `group_by` and
-    `ignore_looks` say which records stay together (see `find_split_groups`). Rows are unchanged, except that one
-    without an id gets that of its position, that fields which are no JSON (a time in a table) are left out, and that
-    media which were found by their last names are named by their paths. Where all media are named relative to one
-    folder, each part gets hard links to its media, and is a data set of its own.
+    `ignore_looks` determine which records stay together (see `find_split_groups`). Rows are unchanged, with three
+    exceptions: a row without an id gets its position as id, fields that are not JSON (a datetime in a table) are left
+    out, and media that were matched by file name are named by path. If all media names are relative to one folder, each
+    part gets hard links to its media, and is a complete data set.
 
     Raises USAGE, DATA_SPLIT, OUTPUT_EXISTS, ENV_DISK_SPACE and every error of the data.
     """
@@ -129,7 +129,7 @@ def choose_validation(
     records: Sequence[Record], share: float, seed: int, stratify: str, ties: Iterable[Sequence[int]] = ()
 ) -> set[int]:
     """Indices of the validation records, about `share` of every stratum. Records that share media, and those of one of
-    the `ties` (lists of indices), stay in one part. Raises DATA_SPLIT where that leaves a single group."""
+    the `ties` (lists of indices), stay in one part. Raises DATA_SPLIT if there is only a single group."""
     shuffled_groups = drawn_groups(records, seed, ties)
     if len(shuffled_groups) < 2:
         reason = "share one video or image" if len(groups_sharing_media(records)) < 2 else "are to be kept together"
@@ -139,14 +139,14 @@ def choose_validation(
 
 
 def stratum(record: Record, stratify: str) -> str:
-    """The class in which both parts get their share of records: the record's kind, or with `stratify` "answer" its kind
-    and the class of its answer (such as yes, no, a number, text)."""
+    """The class for stratification: the record's kind, or with `stratify` "answer" its kind and the class of its answer
+    (such as yes, no, a number, text)."""
     kind = record.kind or "(no kind)"
     return kind if stratify == "kind" else f"{kind}: {answer_class(record)}"
 
 
 def _row(pair: Pair, dropped: Counter[str]) -> dict[str, Any]:
-    """The row as it was read, without fields that are no JSON; one without an id has that of its record."""
+    """The row as it was read, without fields that are not JSON; a row without an id gets that of its record."""
     lost = [name for name, value in pair.row.items() if not is_json(value)]
     count_fields(lost, dropped)
     row = {name: value for name, value in pair.row.items() if name not in lost}
@@ -190,10 +190,10 @@ def _size_warnings(facts: dict[str, Any], out: Path) -> list[Problem]:
 
 
 def media_links(media: MediaSource, pairs: Sequence[Pair]) -> Links | None:
-    """The links that make the folder of a part a data set of its own; None where a medium is named by an absolute path
-    or lies outside the data set's folder.
+    """The links that make the folder of a part a complete data set; None if a medium has an absolute name or is outside
+    the data set's folder.
 
-    A file gets a link of its own; for a file in an archive the whole archive gets one.
+    A file gets a link of its own; for a member of an archive the whole archive gets one.
     """
     folder = media.folder
     links: Links = {}
@@ -205,14 +205,14 @@ def media_links(media: MediaSource, pairs: Sequence[Pair]) -> Links | None:
             links[name] = ref.path
         elif named := archive_and_member(name):
             links[named[0]] = os.path.join(folder, named[0])
-        else:  # inside one of the folder's archives
+        else:  # a member of one of the folder's archives
             links.update({path.name: str(path) for path in media.archive_paths})
     return None if ANNOTATIONS in links else links
 
 
 def check_part(folder: Path, links: Links | None, *, may_be_copies: bool = False) -> None:
-    """Raises OUTPUT_EXISTS if the folder holds anything but an earlier run's annotations and links of this
-    part; a file of the same name and size is one of these where it may be a copy."""
+    """Raise OUTPUT_EXISTS if the folder holds anything but an earlier run's annotations and links of this part. With
+    `may_be_copies` a file of the same name and size counts as one of these links."""
     was_written = (folder / ANNOTATIONS).exists()
     for parent, subfolders, files in os.walk(folder):
         for name in [*files, *subfolders]:
@@ -226,8 +226,8 @@ def check_part(folder: Path, links: Links | None, *, may_be_copies: bool = False
 
 
 def write_links(parts: Mapping[Path, Links]) -> Problem | None:
-    """Make the hard links that are not there yet. If the system refuses one, those that were made are removed again,
-    and a warning is returned."""
+    """Make the missing hard links. If the system refuses one, the new links are removed again, and a warning is
+    returned."""
     created: list[tuple[Path, Path]] = []
     try:
         for folder, links in parts.items():
@@ -245,7 +245,7 @@ def write_links(parts: Mapping[Path, Links]) -> Problem | None:
 
 
 def table(split: Split) -> str:
-    """Records, media and strata of both parts, and the groups, as text."""
+    """Format records, media and strata of both parts, and the groups, as text."""
     lines = [f"{'':<28}{'train':>8}{'val':>8}"]
     parts = split.facts["parts"]
     for counted in ("records", "media"):
@@ -259,8 +259,8 @@ def table(split: Split) -> str:
 
 
 def part_named(annotations: str) -> str | None:
-    """Which part of a data set `annotations` (an address or a path) is: by the split in the address, or by the name of
-    its folder if split.json or another part lies beside that. None for a whole data set."""
+    """The part of a data set that `annotations` (an address or a path) names: by the split in the address, or by its
+    folder's name if split.json or another part is beside that folder. None for a whole data set."""
     address, _, selection = annotations.partition("#") if not os.path.exists(annotations) else (annotations, "", "")
     split = re.match(r"(?:[\w.-]+:)?([\w.-]*)", selection)
     if split and split[1] in PART_NAMES:

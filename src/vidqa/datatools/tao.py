@@ -1,4 +1,4 @@
-"""The two training formats of TAO's data set toolkit, read into rows: cosmos-reason-v1.0 and tao-vl-reason-v1.0."""
+"""Read the two training formats of TAO's data set toolkit as rows: cosmos-reason-v1.0 and tao-vl-reason-v1.0."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TAO_VL = "tao-vl-reason-v1.0"
 
 
 def read_object(path: Path, collector: ProblemCollector | None = None) -> dict[str, Any] | None:
-    """A JSON object in a file; None, and a finding if there are some, where there is none."""
+    """The JSON object in a file; None, and a problem if there is a collector, for anything else."""
     try:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as broken:
@@ -33,17 +33,17 @@ def read_object(path: Path, collector: ProblemCollector | None = None) -> dict[s
 
 
 def tao_vl_files(path: Path) -> list[Path]:
-    """The annotation files of a tao-vl-reason-v1.0 data set: the file itself, or those that lie in the folder."""
+    """The annotation files of a tao-vl-reason-v1.0 data set: the file itself, or those in the folder."""
     if path.is_file():
         return [path]
     return [file for file in sorted(path.glob("*.json")) if (read_object(file) or {}).get("format") == TAO_VL]
 
 
 def tao_vl_rows(file: Path, collector: ProblemCollector, dropped: Counter[str], *, own_root: bool, alone: bool) -> Rows:
-    """Rows of one annotation file. The file's task is their kind; reasoning stands in <think> before the answer.
+    """Yield the rows of one annotation file. The file's task is their kind; reasoning becomes <think> in the answer.
 
-    With `own_root` media are named from the folder of the file on, through the file's media_root; otherwise as the
-    items have them. Items without an item_index are named by their place, with the file's name unless it is `alone`.
+    With `own_root` media names are relative to the file's folder, with the file's media_root prepended; otherwise they
+    are as in the items. Items without an item_index get their index as id, after the file's stem unless it is `alone`.
     """
     whole = read_object(file, collector)
     if whole is None:
@@ -88,7 +88,7 @@ def _with_reasoning(reasoning: str, answer: str) -> str:
 
 
 def cosmos_rows(folder: Path, collector: ProblemCollector, dropped: Counter[str]) -> Rows:
-    """Rows of the samples that meta.json lists: one conversation file and one media file each."""
+    """Yield rows of the samples listed in meta.json: one conversation file and one media file each."""
     meta = read_object(folder / "meta.json", collector)
     if meta is None:
         return
@@ -110,7 +110,7 @@ def cosmos_rows(folder: Path, collector: ProblemCollector, dropped: Counter[str]
 
 
 def _metadata(value: dict[str, Any]) -> set[str]:
-    """The names in a file's metadata; what is no text is shown as ?."""
+    """The names in a file's metadata; characters that cannot be encoded become ?."""
     names = value["metadata"] if isinstance(value.get("metadata"), dict) else ()
     return {name.encode("utf-8", "replace").decode() for name in names}
 
@@ -142,7 +142,7 @@ def _cosmos_row(
 
 
 def _cosmos_turn(turn: Any, media: str) -> dict[str, Any] | None:
-    """The turn with its placeholders replaced by the sample's one media file; None where it has no such shape."""
+    """Replace placeholders in the turn by the sample's one media file; None if the turn is malformed."""
     if not isinstance(turn, dict) or not isinstance(turn.get("content"), list):
         return None
     parts = [_cosmos_part(part, media) for part in turn["content"]]

@@ -1,1 +1,1 @@
-"""What all packages share: problems, files, environment variables, run folders, the command line."""
+"""Shared by all packages: problems, files, environment variables, run folders, the command line."""

@@ -1,4 +1,4 @@
-"""Optional libraries, imported where they are used with the install line when they are missing, and unfit GPUs."""
+"""Import of optional libraries, with an install command if one is missing, and the problem of unsupported GPUs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GPU_UNFIT = Code(
 
 
 def require(module: str, extra: str) -> ModuleType:
-    """Import `module` or fail with the extra of this project that installs it."""
+    """Import `module`, or fail with the extra of this project that installs it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:

@@ -1,4 +1,4 @@
-"""The contract of every script: options, one result, problems, next commands, exit codes.
+"""The interface of every script: options, one result, problems, next commands, exit codes.
 
     parser = Parser("Check a spec before any GPU starts.", examples=["python scripts/preflight.py --spec spec.toml"])
     parser.add_argument("--spec", required=True)
@@ -53,10 +53,10 @@ FILE_REFUSED = Code(
     "AWS_ENDPOINT_URL. Then run the same command again.",
     Exit.ENVIRONMENT,
 )
-LINE_EVERY_S = 15.0  # of progress, where there is no terminal
+LINE_EVERY_S = 15.0  # between lines of progress without a terminal
 REFUSED_BY_SYSTEM = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT),
-    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),  # names that can name no such file
+    *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),  # impossible file names
 )
 INTERRUPTED = Code("INTERRUPTED", "The script was interrupted from the keyboard.", "Run it again.", Exit.NOT_DONE)
 NOT_AGREED = Code(
@@ -68,20 +68,20 @@ NOT_AGREED = Code(
     Exit.REFUSED,
 )
 
-# What a terminal obeys instead of showing it: control characters, and what turns the direction of writing around.
+# Characters that a terminal interprets instead of displaying: control characters and changes of text direction.
 _TERMINAL_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass
 class Result:
-    """What a script found or did. `text` is what a person sees; `data` is what --json carries. `coloured` says that the
-    text has colours, and that whatever of it came from data is `printable` already."""
+    """The result of a script. `text` is printed for people; `data` is the content of --json. `coloured`: the text has
+    colours, and its parts that come from data are `printable` already."""
 
     data: dict[str, Any] = field(default_factory=dict)
     text: str = ""
     problems: list[Problem] = field(default_factory=list)
     next: list[str] = field(default_factory=list)
-    exit_code: int | None = None  # where the problems alone do not decide it
+    exit_code: int | None = None  # None: decided by the problems
     coloured: bool = False
 
     @property
@@ -115,8 +115,8 @@ class Parser(argparse.ArgumentParser):
         raise USAGE.error(self.prog, message, f"python {sys.argv[0]} --help")
 
     def refuse_unused(self, options: argparse.Namespace, used: Collection[str], what: str) -> None:
-        """Raises USAGE for an option that differs from its default and that `what` does not use: it would be ignored
-        in silence. `used` has the names of the others, as in `options`."""
+        """Raise USAGE for an option that differs from its default and that `what` does not use, since it would be
+        silently ignored. `used` are the names of all used options, as in `options`."""
         changed = {name for name, value in vars(options).items() if value != self.get_default(name)}
         if unused := sorted(changed - {"json", *used}):
             self.error(f"{what} takes no --{unused[0].replace('_', '-')}")
@@ -125,7 +125,7 @@ class Parser(argparse.ArgumentParser):
 def number(
     kind: type[int] | type[float], least: float = -math.inf, most: float = math.inf, *, above: float = -math.inf
 ) -> Callable[[str], float]:
-    """The type of an option: a finite number from `least` to `most`, and above `above`."""
+    """The type of an option: a finite number from `least` to `most`, and greater than `above`."""
     bounds = [f"at least {least:g}"] if least > -math.inf else []
     bounds += [f"above {above:g}"] if above > -math.inf else []
     bounds += [f"at most {most:g}"] if most < math.inf else []
@@ -150,7 +150,7 @@ def chosen(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(parser: Parser, main: Callable[[argparse.Namespace], Result], argv: Sequence[str] | None = None) -> int:
-    """Parse, run, print one result, return the exit code. Nothing raised below reaches the user as a traceback."""
+    """Parse, run, print one result, return the exit code. Exceptions never reach the user as a traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
     try:
@@ -161,22 +161,22 @@ def run(parser: Parser, main: Callable[[argparse.Namespace], Result], argv: Sequ
         result = Result(problems=[PACKAGE_MISSING.at(missing.name, f"the package {missing.name!r} is not installed")])
     except KeyboardInterrupt:
         result = Result(problems=[INTERRUPTED.at(parser.prog, "interrupted")])
-    except Exception as bug:  # noqa: BLE001  the one place: a bug becomes a problem with a log file
+    except Exception as bug:  # noqa: BLE001  the one place where a bug becomes a problem with a log file
         result = Result(problems=[_refused_by_system(parser.prog, bug) or _internal(parser.prog, bug)])
-    for stream in (sys.stdout, sys.stderr):  # a name in a user's file may hold what the terminal cannot write
+    for stream in (sys.stdout, sys.stderr):  # names in user files may hold characters that the terminal cannot encode
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         print_result(result, as_json)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads, `head` for example, has seen enough
+    except BrokenPipeError:  # the reader, for example `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return result.code
 
 
 @contextmanager
 def refused_writes(where: object, remedy: str | None = None) -> Iterator[None]:
-    """What the system refuses to write inside is the problem ENV_FILE_REFUSED at `where`."""
+    """Turn an OSError of a write inside the block into the problem ENV_FILE_REFUSED at `where`."""
     try:
         yield
     except OSError as failed:
@@ -184,7 +184,7 @@ def refused_writes(where: object, remedy: str | None = None) -> Iterator[None]:
 
 
 def _refused_by_system(prog: str, error: Exception) -> Problem | None:
-    """What the system says of a file that it refuses to write or read, or of a disk that is full; None otherwise."""
+    """The problem of a file that the system refuses to write or read, or of a full disk; None for other errors."""
     if not isinstance(error, OSError) or error.errno not in REFUSED_BY_SYSTEM:
         return None
     return FILE_REFUSED.at(error.filename or prog, error.strerror or str(error))
@@ -198,10 +198,10 @@ def _internal(prog: str, bug: Exception) -> Problem:
 
 
 def print_result(result: Result, as_json: bool) -> None:
-    """The result on stdout, its problems on stderr; with `as_json` all of it as one object on stdout."""
+    """Print the result on stdout and its problems on stderr; with `as_json` all of it as one object on stdout."""
     if as_json:
         written = redacted(json.dumps(result.as_dict(), indent=2, ensure_ascii=False, default=str))
-        # Only texts hold such characters, and JSON spells them so.
+        # These characters occur only inside strings, where JSON allows \u escapes.
         print(_TERMINAL_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", written))
         return
     if result.text:
@@ -213,12 +213,12 @@ def print_result(result: Result, as_json: bool) -> None:
 
 
 def size_text(size: int) -> str:
-    """Bytes in GB, below one in MB."""
+    """Format a size in bytes as GB, below one GB as MB."""
     return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.2f} MB"
 
 
 def duration_text(seconds: float) -> str:
-    """As "2 h 5 min", "3 min" or "12 s"."""
+    """Format a duration, for example "2 h 5 min", "3 min" or "12 s"."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -226,14 +226,14 @@ def duration_text(seconds: float) -> str:
 
 
 def note(message: str) -> None:
-    """Progress for a person; never on stdout, which belongs to the result."""
+    """Print progress for people on stderr; stdout is reserved for the result."""
     print(_shown(message), file=sys.stderr, flush=True)
 
 
 @contextmanager
 def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """Progress of a long look at many files, on stderr: a bar on a terminal, a line now and then elsewhere. Gives a
-    function to call once for each of `total` things done."""
+    """Report progress over many files on stderr: a bar on a terminal, else a line now and then. Yields a function to be
+    called once for each of the `total` items."""
     if sys.stderr.isatty() and total:
         with _bar(what, total) as advance:
             yield advance
@@ -268,8 +268,8 @@ def _lines(what: str, total: int) -> Callable[[], None]:
 
 
 def printable(text: str) -> str:
-    """The text with all that a terminal would obey written out (\\x1b): names, answers and logs are others' words, and
-    may move the cursor, hide a line or set the title. Lines and tabs stay."""
+    """Escape all terminal control characters (\\x1b): names, answers and logs come from third parties, and may move the
+    cursor, hide a line or set the title. Line breaks and tabs stay."""
     return _TERMINAL_CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
 
 
@@ -278,7 +278,7 @@ def _shown(text: str) -> str:
 
 
 def command(script: str, *words: object) -> str:
-    """A literal command that runs one of our scripts from the present folder with the present Python."""
+    """A shell command that runs one of our scripts from the current folder with the current Python."""
     path = SKILL_ROOT / "scripts" / f"{script}.py"
     here = Path.cwd()
     shown = path.relative_to(here) if path.is_relative_to(here) else path

@@ -1,4 +1,4 @@
-"""The only place that reads environment variables, so that they can be listed."""
+"""All reads of environment variables, in one place so that they can be listed."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
-# Whatever a program writes down is without their values; the names are those of the libraries that read them.
+# Their values are redacted from all output; the names are those of the libraries that read them.
 SECRET_NAMES = (
     *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY"),
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
 )
-PARENT = "VIDQA_PARENT"  # the process id of one with which those that it starts shall end
-RENDEZVOUS = "VIDQA_RENDEZVOUS"  # the handle of the socket where rank 0 listens for the others
-SERVING_KEY = "VIDQA_API_KEY"  # of clients, so that no job gets it
-# Processes of the engine get this: models were fetched before, and a log shows no progress bar.
+PARENT = "VIDQA_PARENT"  # process id of the parent with which child processes end
+RENDEZVOUS = "VIDQA_RENDEZVOUS"  # the handle of the socket on which rank 0 listens for the other ranks
+SERVING_KEY = "VIDQA_API_KEY"  # for clients of a server; not passed to jobs
+# For processes of the engine: models were fetched before, and a log shows no progress bar.
 OF_THE_ENGINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-# Processes of one machine meet on its loopback: by these gloo and NCCL choose the interface that they listen on. "="
-# tells NCCL that it is the whole name.
+# Processes of one machine connect over its loopback; gloo and NCCL take the interface to listen on from these. "="
+# tells NCCL that the name is complete.
 LOOPBACK = "127.0.0.1"
 ON_ONE_NODE = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
 GPUS = "CUDA_VISIBLE_DEVICES"
 SOURCE = Path(__file__).parents[2]  # the folder that holds this package
 _LENT: ContextVar[tuple[str, ...] | None] = ContextVar("lent", default=None)  # the GPUs of a launch in this context
-SHORTEST_SECRET = 8  # characters; what is shorter is a placeholder, and occurs by chance
+SHORTEST_SECRET = 8  # characters; shorter values are placeholders, and occur by chance
 _CREDENTIALS = re.compile(r"://(?:[^\s/'\"<>@]+|[^\s/'\"<>@:]*:(?!\d+/)[^\s'\"<>@]*)@")
 _OF_THIS_PROCESS = re.compile(
     r"(TORCHELASTIC_\w+|(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|GROUP_WORLD_SIZE|ROLE_NAME|MASTER_(ADDR|PORT)"
@@ -36,47 +36,47 @@ _TOKEN = re.compile(r"((?:[Aa]uthorization\W{1,5}\w+|\bBearer)\s+)[\w.~+/=-]{16,
 
 
 def hf_token() -> str | None:
-    """The Hugging Face token, by the two names that huggingface_hub reads, without a line's end that came with it."""
+    """The Hugging Face token, by the two names that huggingface_hub reads, without a trailing line break."""
     return (os.environ.get("HF_TOKEN") or os.environ.get("HUGGING_FACE_HUB_TOKEN") or "").strip() or None
 
 
 def hf_endpoint() -> str | None:
-    """The hub's address where it is not huggingface.co: a mirror, or a server of the user's own."""
+    """The hub's address if it is not huggingface.co: a mirror, or the user's own server."""
     return os.environ.get("HF_ENDPOINT") or None
 
 
 def serving_key() -> str | None:
-    """The key that clients of a server must send; None: it asks for none."""
+    """The key that clients of a server must send; None: no key is needed."""
     return os.environ.get(SERVING_KEY) or None
 
 
 def s3_endpoint() -> str | None:
-    """The address of S3 where it is not Amazon's: a server of the user's own, by the name that all its clients know."""
+    """The address of S3 if it is not Amazon's: the user's own server, by the name that all clients read."""
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
 
 
 def kubeconfig() -> str | None:
-    """The files that say which Kubernetes cluster to use, joined by colons; None: the client's own default."""
+    """The paths of the Kubernetes configuration, joined by colons; None: the client's own default."""
     return os.environ.get("KUBECONFIG") or None
 
 
 def docker_host() -> str | None:
-    """The address of the Docker daemon where it is not this machine's own socket."""
+    """The address of the Docker daemon if it is not this machine's own socket."""
     return os.environ.get("DOCKER_HOST") or None
 
 
 def state_folder() -> Path:
-    """Where job records live: outside any results, so that deleting results never loses a job."""
+    """The folder of job records. It lies outside of results, so that deleting results never loses a job."""
     return Path(os.environ.get("VIDQA_STATE_DIR") or Path.home() / ".vidqa")
 
 
 def jobs_folder() -> Path:
-    """The records of jobs, one JSON file each."""
+    """The folder of job records, one JSON file each."""
     return state_folder() / "jobs"
 
 
 def cache_folder() -> Path:
-    """Where the frame cache, media probes and what torch was compiled for live."""
+    """The folder of the frame cache, media probes and code compiled by torch."""
     return Path(os.environ.get("VIDQA_CACHE_DIR") or Path.home() / ".cache" / "vidqa")
 
 
@@ -90,24 +90,24 @@ def world_size() -> int:
 
 
 def is_of_torchrun() -> bool:
-    """Whether torchrun started this process: then its own rendezvous has a store for it."""
+    """Whether torchrun started this process: then its rendezvous provides a store."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def master_port() -> int:
-    """Where the ranks of one node meet on its loopback."""
+    """The port on which the ranks of one node connect over its loopback."""
     return int(os.environ["MASTER_PORT"])
 
 
 def take_rendezvous() -> int | None:
-    """The handle of the socket where this process, rank 0, listens for the others; None where nobody opened one. It is
-    taken out of the environment: what this process starts does not have it."""
+    """The handle of the socket on which this process, rank 0, listens for the other ranks; None if none was opened. The
+    variable is removed, so that child processes do not inherit it."""
     return _take(RENDEZVOUS)
 
 
 def take_parent() -> int | None:
-    """The process id of the script or torchrun that started this process, with which it ends; None where none did. It
-    is taken out of the environment: what this process starts has another parent."""
+    """The process id of the script or torchrun that started this process, with which it ends; None if there is none.
+    The variable is removed, because child processes have another parent."""
     return _take(PARENT)
 
 
@@ -117,7 +117,7 @@ def _take(name: str) -> int | None:
 
 
 def visible_gpus() -> list[str] | None:
-    """The GPUs of `with_gpus`, else those that CUDA_VISIBLE_DEVICES leaves, as written there; None without either."""
+    """The GPUs of `with_gpus`, else those of CUDA_VISIBLE_DEVICES, as written there; None without either."""
     if (lent := _LENT.get()) is not None:
         return list(lent)
     written = os.environ.get(GPUS)
@@ -129,7 +129,7 @@ def visible_gpus() -> list[str] | None:
 
 @contextmanager
 def with_gpus(names: Sequence[str]) -> Iterator[None]:
-    """What is launched inside the block sees these GPUs. Other threads, and the process itself, see what they saw."""
+    """Restrict processes launched inside the block to these GPUs. Other threads, and this process, are unaffected."""
     token = _LENT.set(tuple(names))
     try:
         yield
@@ -138,22 +138,22 @@ def with_gpus(names: Sequence[str]) -> Iterator[None]:
 
 
 def has(name: str) -> bool:
-    """Whether a variable is set: for secrets that travel by name, and settings that the user's own value overrules."""
+    """Whether a variable is set: for secrets that are passed by name, and settings with precedence over ours."""
     return bool(os.environ.get(name))
 
 
 def values(names: Iterable[str]) -> dict[str, str]:
-    """The variables of these names that are set."""
+    """The variables of these names that are set, with their values."""
     return {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
 def adopt(variables: dict[str, str]) -> None:
-    """Set variables for this process and those it starts."""
+    """Set variables for this process and its children."""
     os.environ.update(variables)
 
 
 def redacted(text: str) -> str:
-    """The text without secrets: values of secret variables, what looks like a token, user and password of addresses."""
+    """Remove secrets from a text: values of secret variables, strings like tokens, user and password of URLs."""
     if not text:
         return text
     for name, value in values((*SECRET_NAMES, SERVING_KEY)).items():
@@ -165,17 +165,17 @@ def redacted(text: str) -> str:
 
 
 def python_path() -> str:
-    """A PYTHONPATH with this program before the present one. An empty part would mean the working folder."""
+    """A PYTHONPATH with this program before the current one. An empty part would mean the working folder."""
     return os.pathsep.join([str(SOURCE), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
 
 
 def child_environment(**changes: str) -> dict[str, str]:
-    """The environment of a child process: ours with some changes, and with the GPUs of `with_gpus`."""
+    """The environment of a child process: ours with changes, and with the GPUs of `with_gpus`."""
     lent = _LENT.get()
     return {**os.environ, **({} if lent is None else {GPUS: ",".join(lent)}), **changes}
 
 
 def foreign_environment(**changes: str) -> dict[str, str]:
-    """The environment of a child of another interpreter: ours with some changes, without what torchrun and Python have
-    set for this process."""
+    """The environment of a child with another interpreter: ours with changes, without variables that torchrun and
+    Python set for this process."""
     return {name: value for name, value in child_environment(**changes).items() if not _OF_THIS_PROCESS.match(name)}

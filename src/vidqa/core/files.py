@@ -1,5 +1,5 @@
-"""Files that are never half-written: text, JSON and links replaced by rename. What tells files apart, which names of
-others' are safe, and the one way to remove something."""
+"""Files that are never half-written: text, JSON and links replaced by rename. Also content hashes, checks of file names
+from third parties, and the only function that removes files."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from vidqa.core.environment import cache_folder
 from vidqa.core.problem import Code
 
 MOST_BYTES = 64 << 20  # of a JSON file that is read whole
-KEPT_BYTES = 16 << 20  # of a file whose hash is kept
+KEPT_BYTES = 16 << 20  # size from which a file's hash is cached
 SETTLED_NS = 2 * 10**9
-NAMED = ("utf-8", "backslashreplace")  # a path as text that can be written
-LONGEST_NAME = 255  # bytes of a file's or folder's own name, on every file system of Linux
-ANNOTATION_NAMES = ("annotations.json", "annotations.jsonl")  # looked for in a dataset folder
+NAMED = ("utf-8", "backslashreplace")  # encoding of a path as text that can be written
+LONGEST_NAME = 255  # bytes of a file or folder name, on every file system of Linux
+ANNOTATION_NAMES = ("annotations.json", "annotations.jsonl")  # default names in a dataset folder
 
 JOURNAL_BROKEN = Code(
     "JOURNAL_BROKEN",
@@ -42,30 +42,30 @@ REMOVAL_OUTSIDE = Code(
 
 
 def absolute(path: str | Path) -> Path:
-    """The absolute path, where ~ is a home folder; the ~NAME of nobody is a name like any other. `.` and `..` are taken
-    out by name, so that equal places have equal paths; links stay as they are written."""
+    """The absolute path with ~ expanded; ~NAME of an unknown user is an ordinary name. `.` and `..` are removed from
+    the text, so that equal places have equal paths; links are not resolved."""
     return Path(os.path.abspath(os.path.expanduser(path)))
 
 
 def annotations_in_folder(folder: str | Path, names: Iterable[str] = ANNOTATION_NAMES) -> Path | None:
-    """The first of these files that a dataset folder has; None where it has none of them."""
+    """The first of these files that exists in a dataset folder; None if there is none."""
     paths = (Path(folder) / name for name in names)
-    return next((path for path in paths if os.path.isfile(path)), None)  # False, too, for a name that no file can have
+    return next((path for path in paths if os.path.isfile(path)), None)  # False, too, for an invalid file name
 
 
 def now() -> str:
-    """The present time as records and run folders write it."""
+    """The current time in the format of records and run folders."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a temporary path beside `path`; renamed onto it when the block ends well, removed when it does not."""
+    """Yield a temporary path beside `path`; renamed to it when the block succeeds, removed when it fails."""
     if not path.name:  # "." or "/"
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    # Who may read it is for the umask to say, as with any file that a program opens: no file is made more open later.
+    # The umask sets the permissions, as for any file that a program opens; they are not widened later.
     os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
         yield temporary
@@ -75,11 +75,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def remove(path: Path, *, owner: Path) -> None:
-    """Remove a file, a link (not what it leads to) or a folder with all that is in it, below the folder `owner`. What
-    is not there is no error, and of a folder what cannot be removed stays.
+    """Remove a file, a link (not its target) or a folder with its content, below the folder `owner`. A missing path is
+    no error; files in a folder that cannot be removed stay.
 
-    Every removal of the product goes through here: a path may come from a listing, a record or a spec of somebody
-    else's. Raises REMOVAL_OUTSIDE, and OSError for a file that cannot be removed.
+    Every removal of the product goes through here, because paths may come from a listing, a record or a spec of a third
+    party. Raises REMOVAL_OUTSIDE, and OSError for a file that cannot be removed.
     """
     require_owned(path, owner)
     if path.is_dir() and not path.is_symlink():
@@ -89,14 +89,14 @@ def remove(path: Path, *, owner: Path) -> None:
 
 
 def require_owned(path: Path, owner: Path) -> None:
-    """Raises REMOVAL_OUTSIDE unless `path` is below the folder `owner`, whatever links and dots are on the way."""
+    """Raise REMOVAL_OUTSIDE unless `path` is below the folder `owner`, with links and dots resolved."""
     root, folder = os.path.realpath(owner), os.path.realpath(path.parent)
     if path.name in ("", os.pardir) or os.path.commonpath([root, folder]) != root:
         raise REMOVAL_OUTSIDE.error(path, f"it lies in {folder}, not below {root}")
 
 
 def name_error(name: object) -> str:
-    """Why a name that somebody else wrote names no file below a folder of ours; empty where it does."""
+    """An error message for a third party's name that is unsafe below a folder of ours; empty for a safe name."""
     if not isinstance(name, str):
         return f"a name is text, not {type(name).__name__}"
     parts = name.split("/")
@@ -122,7 +122,7 @@ def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
 
 @contextmanager
 def open_plain(path: Path) -> Iterator[BinaryIO]:
-    """A file to read, no pipe that would keep its reader waiting and no device without an end. Raises OSError."""
+    """Open a plain file for reading; a pipe, which would block, or a device raises OSError."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no plain file", str(path))
@@ -130,7 +130,7 @@ def open_plain(path: Path) -> Iterator[BinaryIO]:
 
 
 def parse_json(path: Path, most_bytes: int) -> Any:
-    """The JSON value in anybody's plain file of at most `most_bytes`. Raises OSError, ValueError."""
+    """Parse the JSON in a third party's plain file of at most `most_bytes`. Raises OSError, ValueError."""
     with open_plain(path) as file:
         written = file.read(most_bytes + 1)
     if len(written) > most_bytes:
@@ -142,8 +142,8 @@ def parse_json(path: Path, most_bytes: int) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON value in a file of ours. Raises OSError, and ValueError for what `write_json` cannot write: JSON may
-    spell half of a surrogate pair or NaN, and nest without end."""
+    """Read the JSON value in a file of ours. Raises OSError, and ValueError for values that `write_json` cannot write:
+    JSON allows lone surrogates, NaN and unlimited nesting."""
     value = parse_json(path, MOST_BYTES)
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
@@ -153,7 +153,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file of ours; an empty one where there is none that can be read."""
+    """Read the JSON object in a file of ours; an empty one if there is none that can be read."""
     try:
         value = read_json(path)
     except (OSError, ValueError):
@@ -162,7 +162,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def ends_of(path: str | Path, size: int, most: int = 1 << 20) -> bytes:
-    """The first and last `most` bytes of a file of `size` bytes, which tell it from others without reading it all."""
+    """The first and last `most` bytes of a file of `size` bytes, to identify it without reading all of it."""
     with open(path, "rb") as file:
         first = file.read(most)
         file.seek(max(0, size - most))
@@ -170,7 +170,7 @@ def ends_of(path: str | Path, size: int, most: int = 1 << 20) -> bytes:
 
 
 def content_hash(path: Path) -> str:
-    """SHA-256 of a file. That of a large one is kept in the cache folder until the file changes. Raises OSError."""
+    """SHA-256 of a file. That of a large one is cached until the file changes. Raises OSError."""
     stamp = _stamp(path)
     if stamp[0] < KEPT_BYTES:
         return _digest(path)
@@ -180,7 +180,7 @@ def content_hash(path: Path) -> str:
     if cached.get("stamp") == stamp and isinstance(cached.get("sha256"), str):
         return str(cached["sha256"])
     digest = _digest(path)
-    # A file that has just changed may change once more without another time.
+    # A file that was just changed may change again without a new mtime.
     if _stamp(path) == stamp and time.time_ns() - max(stamp[1:3]) > SETTLED_NS:
         with suppress(OSError):
             write_json(cache_file, {"path": real_path.decode(), "stamp": stamp, "sha256": digest})
@@ -193,13 +193,13 @@ def _digest(path: Path) -> str:
 
 
 def _stamp(path: Path) -> list[int]:
-    """Changes with a file, whatever its times are set to: the time of change of its entry cannot be set."""
+    """A stamp that changes with a file, even if its times are set: ctime cannot be set."""
     status = os.stat(path)
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def write_link(path: Path, target: str) -> None:
-    """A symbolic link to `target`, relative to the link's own folder."""
+    """Write a symbolic link to `target`, a path relative to the link's own folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.link")
     remove(temporary, owner=path.parent)

@@ -1,4 +1,4 @@
-"""Pauses Python's cycle collector where many objects without cycles are made."""
+"""Pause Python's cycle collector while many objects without cycles are created."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """No cycle collection inside the block: records and samples hold no cycles, and visiting millions of them often
-    takes as long as making them."""
+    """Disable cycle collection inside the block: records and samples have no cycles, and traversing millions of them
+    often takes as long as creating them."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,10 +1,10 @@
-"""Locks among processes, on files: the system releases them when their holder dies, however it dies.
+"""File locks between processes. The system releases them when their holder ends, however it ends.
 
     with locked(folder / ".lock", wait_s=3600.0):
         ...
 
-Only what the system says of a lock that another process holds counts as busy. A file system that cannot lock at all
-(ENOLCK, ENOSYS: some mounts of cluster disks) is a problem of its own: waiting would not end.
+Only the error codes for a lock held by another process count as busy. A file system without locks (ENOLCK, ENOSYS: some
+mounts of cluster disks) is a problem of its own, because waiting would never end.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BUSY = Code(
 
 
 def try_lock(handle: int, path: Path, *, shared: bool = False) -> bool:
-    """Lock an open file; False where another process holds it. Closing the handle releases it. Raises
+    """Lock an open file; return False if another process holds the lock. Closing the handle releases it. Raises
     ENV_FILE_REFUSED."""
     try:
         fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -54,8 +54,8 @@ def try_lock(handle: int, path: Path, *, shared: bool = False) -> bool:
 
 @contextmanager
 def locked(path: Path, *, wait_s: float, busy: Code = LOCK_HELD) -> Iterator[int]:
-    """Hold the lock of a file, which is made where it is missing; gives its handle. A long wait is said once. Raises
-    ENV_FILE_REFUSED, `busy` after `wait_s` seconds, and OSError where the file cannot be opened."""
+    """Hold the lock of a file, which is created if missing; yields its handle. A long wait is reported once. Raises
+    ENV_FILE_REFUSED, `busy` after `wait_s` seconds, and OSError if the file cannot be opened."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         began, is_reported, pause = time.monotonic(), False, 0.001

@@ -1,25 +1,25 @@
-"""The names of metrics in metrics.jsonl: what a training measures, and what reinforcement learning adds.
+"""The names of metrics in metrics.jsonl, of supervised training and of reinforcement learning.
 
-A training logs no other names, so that a goal can be checked before a job starts. The scores of an evaluation, in
+A training logs no other names, so that an objective can be checked before a job starts. The scores of an evaluation, in
 metrics.json, depend on its questions: `vidqa.evaluation.metrics.score` names them.
 """
 
 from __future__ import annotations
 
-LOSS, ACCURACY, REWARD = "val/avg_loss", "val/accuracy", "val/reward"  # by which the best export is chosen
+LOSS, ACCURACY, REWARD = "val/avg_loss", "val/accuracy", "val/reward"  # criteria for the best export
 UPDATE = ("train/loss", "train/grad_norm", "train/lr")
-GPU = ("perf/mfu", "perf/memory_gib")  # where there is one
-ANSWERED = (ACCURACY, "val/truncated")  # where validation answers
-# As train/NAME; of pairs also as val/NAME.
+GPU = ("perf/mfu", "perf/memory_gib")  # with a GPU only
+ANSWERED = (ACCURACY, "val/truncated")  # if validation generates answers
+# Logged as train/NAME; those of preference pairs also as val/NAME.
 PREFERENCE = ("reward_margin", "reward_accuracy", "reward_chosen", "reward_rejected")
 POLICY = ("entropy", "kl", "clip_low", "clip_high", "ratio", "rollout_difference")
 POLICY_MAXIMA = ("rollout_difference_max", "ratio_difference_max")
-# As rollout/NAME.
+# Logged as rollout/NAME.
 COUNTS = ("groups", "groups_dropped", "groups_equal", "groups_all_right", "groups_all_wrong")
-# As perf/NAME_s.
+# Logged as perf/NAME_s.
 PHASES = ("rollout", "rewards", "data_wait", "plan", "old", "reference", "update", "sync", "validation")
 
-# Of metrics.names whose scores need a model of their own, under `text` in metrics.json.
+# Values of metrics.names whose scores need a second model; the scores are under `text` in metrics.json.
 OF_SECOND_MODELS = {
     "bertscore": ("bertscore_precision", "bertscore_recall", "bertscore_f1"),
     "similarity": ("similarity",),
@@ -27,7 +27,7 @@ OF_SECOND_MODELS = {
 
 
 def of_training(objective: str) -> tuple[str, ...]:
-    """What a supervised training can log; `objective` is that of its spec."""
+    """The metrics that a supervised training can log; `objective` is that of its spec."""
     pairs = PREFERENCE if objective == "dpo" else ()
     return (
         LOSS,

@@ -1,4 +1,4 @@
-"""A process that is of no use without the one that started it ends with it, however that ends."""
+"""End a process together with its parent, however the parent ends."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SET_PARENT_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
 
 def end_with(parent: int) -> None:
-    """Let the kernel kill this process when `parent` ends, the process that started it, even where this one hangs
-    (Linux; elsewhere only a parent that has ended already is noticed).
+    """Let the kernel kill this process when its parent `parent` ends, even if this process hangs (Linux; elsewhere only
+    a parent that has already ended is noticed).
 
-    To the kernel a parent is the thread that started a process, so that has to be one that lasts as long as the
-    parent is of use. What this process starts is not killed with it, unless it asks for that itself.
+    For the kernel the parent is the thread that started this process, so that thread must live as long as the parent is
+    needed. Children of this process are not killed with it, unless they call this function themselves.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before it could be asked for
+    if os.getppid() != parent:  # it ended before the call of prctl
         sys.exit(1)

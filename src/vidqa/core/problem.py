@@ -1,8 +1,8 @@
-"""Problems: what is wrong, where, and what to do about it.
+"""Problems: what is wrong, where, and how to fix it.
 
-Every way in which input or a machine can be wrong has a `Code`, declared once in the `problems.py` of its package.
-A code makes `Problem`s; a `ProblemError` carries one or more of them to the script, which prints them and exits
-with the exit code of the first error.
+Every kind of error in input or on a machine has a `Code`, declared once in the `problems.py` of its package. A code
+creates `Problem`s; a `ProblemError` carries one or more of them to the script, which prints them and exits with the
+exit code of the first error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: `where` is a place (file, index, key), `remedy` is what to do."""
+    """One error or warning: `where` is a location (file, index, key), `remedy` says how to fix it."""
 
     code: str
     where: str
@@ -50,7 +50,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Code:
-    """A kind of problem. `meaning` and `remedy` are the general text that references/troubleshooting.md lists."""
+    """A kind of problem. `meaning` and `remedy` are the general text in references/troubleshooting.md."""
 
     name: str
     meaning: str
@@ -63,7 +63,7 @@ class Code:
             raise ValueError(f"problem code {self.name} is declared twice with different texts")
 
     def at(self, where: object, message: str, remedy: str | None = None, *, severity: str = "error") -> Problem:
-        """A problem of this kind at one place; without a remedy of its own it takes the general one."""
+        """Create a problem of this kind at one location; the default remedy is the general one."""
         where, message, remedy = map(_writable, (str(where) or "''", message, remedy or self.remedy))
         return Problem(self.name, where, message, remedy, int(self.exit_code), severity)
 
@@ -72,14 +72,13 @@ class Code:
 
 
 def _writable(text: str) -> str:
-    """The text without secrets, and with half surrogate pairs (JSON can spell them, no file can hold them) written out
-    as \\udXXX."""
+    """The text without secrets, and with lone surrogates (valid in JSON, but not in a file) written as \\udXXX."""
     text = redacted(text)
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def control_characters(text: str) -> str:
-    """The control characters of a text, written out ("\\n, \\x1b"); empty where it has none."""
+    """The control characters of a text, escaped ("\\n, \\x1b"); empty if it has none."""
     controls = (repr(character)[1:-1] for character in text if unicodedata.category(character) == "Cc")
     return ", ".join(dict.fromkeys(controls))
 
@@ -120,14 +119,14 @@ def exit_code_of(problems: Iterable[Problem]) -> int:
 
 
 def raise_errors(problems: Iterable[Problem]) -> None:
-    """Raise if any of the problems is an error; warnings alone pass."""
+    """Raise ProblemError if any of the problems is an error; warnings alone pass."""
     all_problems = list(problems)
     if any(p.severity == "error" for p in all_problems):
         raise ProblemError(all_problems)
 
 
 def bounded(problems: Sequence[Problem]) -> list[Problem]:
-    """The problems, errors before warnings; of very many the first ones, and one that counts the rest."""
+    """The problems, errors before warnings; of more than MOST_PROBLEMS the first ones, and one with the count."""
     ordered = sorted(problems, key=lambda problem: problem.severity != "error")
     rest = ordered[MOST_PROBLEMS:]
     if not rest:

@@ -1,4 +1,4 @@
-"""What a run leaves on disk: status, metrics, problems, facts, checkpoints, completions, and the names of its files."""
+"""The files of a run folder: status, metrics, problems, facts, checkpoints, completions, and their names."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from vidqa.core.files import read_json, read_object, remove, write_json, write_t
 from vidqa.core.locks import locked
 from vidqa.core.problem import Problem, ProblemError
 
-RUN_SCHEMA = 1  # of run.json
+RUN_SCHEMA = 1  # schema version of run.json
 METRICS = "metrics.jsonl"  # one event per line
 PLAN = "plan.msgpack"  # the samples of the run (vidqa.planning.plan_cache)
-ANSWERS, ANSWERS_TABLE = "answers.jsonl", "answers.parquet"  # of an inference: a line, a row for each record
+ANSWERS, ANSWERS_TABLE = "answers.jsonl", "answers.parquet"  # of an inference: a line, or a row, for each record
 EMBEDDINGS = "embeddings.parquet"  # of an embedding: a row for each record
-QUERY_EMBEDDINGS = "query_embeddings.parquet"  # the same of its second set, where it has one
+QUERY_EMBEDDINGS = "query_embeddings.parquet"  # the same of the second set, if there is one
 TRAINER = "trainer.json"  # the facts of a checkpoint
 EXPORT = "export.json"  # the facts of a complete export: step, spec, data, the trainer's loss
-PROOF = "proof.json"  # of an export that was loaded again: the trainer's loss and its own
-POLICY, METADATA = "policy", ".metadata"  # its folder of tensors, and the table of them
-UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed
-OLDER = f"{UNFINISHED}older-"  # before the name of one that another is about to replace
+PROOF = "proof.json"  # of a reloaded export: the trainer's loss and the export's own
+POLICY, METADATA = "policy", ".metadata"  # a checkpoint's folder of tensors, and their index in it
+UNFINISHED = ".unfinished-"  # name prefix of a folder that is being written or removed
+OLDER = f"{UNFINISHED}older-"  # name prefix of a folder that is about to be replaced
 _STATUS = {
     "state": str,
     "step": int,
@@ -40,18 +40,18 @@ _STATUS = {
     "exit_code": int,
     "updated": str,
 }
-SET_ASIDE = "set-aside-"  # before the name of a checkpoint that a run went back behind, or that is damaged
+SET_ASIDE = "set-aside-"  # name prefix of a checkpoint that is damaged, or later than the step of a resume
 MOST_SECONDS = 1e12
 READ_BYTES = 16 << 20
-ROLLOUT_BYTES = 1 << 20  # of a rollouts file that are read at one time
-LOCK_WAIT_S = 30.0  # for another rank that writes a status
+ROLLOUT_BYTES = 1 << 20  # per read of a rollouts file
+LOCK_WAIT_S = 30.0  # for another rank that is writing a status
 _JOB_ID = re.compile(r"\w[\w.-]*")
 _NUMBERED = re.compile(r"(step|epoch)_(\d+)")
 
 
 def run_named(name: str) -> str:
-    """What a path that may begin with a job id stands for: JOB is the run folder of that job, JOB/best its best. A path
-    that exists and any other text are as written."""
+    """Resolve a path that may begin with a job id: JOB is the run folder of that job, JOB/best its best export. An
+    existing path and any other text are unchanged."""
     first, slash, rest = name.partition("/")
     if not _JOB_ID.fullmatch(first) or os.path.exists(name):
         return name
@@ -60,12 +60,12 @@ def run_named(name: str) -> str:
 
 
 def run_path(name: str) -> Path:
-    """`run_named` as a path, where ~ is a home folder."""
+    """`run_named` as a path, with ~ expanded."""
     return Path(os.path.expanduser(run_named(name)))
 
 
 class RunFolder:
-    """One run's folder. Only rank 0 of a run writes through it, and a rank that fails."""
+    """One run's folder. Only rank 0 of a run writes to it, and a rank that fails."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -84,9 +84,9 @@ class RunFolder:
         unless: Collection[str] = (),
         problems: Sequence[Problem] | None = None,
     ) -> bool:
-        """`state` is PENDING, RUNNING, COMPLETE, ERROR, CANCELED or STOPPED. Where the present state is one of
-        `unless`, nothing is written, and False is returned: no other process, as one that fails, writes between the
-        two. `problems` are written with it."""
+        """Write status.json. `state` is PENDING, RUNNING, COMPLETE, ERROR, CANCELED or STOPPED. If the current state is
+        one of `unless`, write nothing and return False; a lock prevents other processes, such as a failing rank, from
+        writing in between. `problems` are written with it."""
         status = {
             "state": state,
             "step": step,
@@ -106,14 +106,14 @@ class RunFolder:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Of all ranks one at a time; on a disk without locks each when it wants to."""
+        """A lock among all ranks; no lock on a disk that does not support one."""
         with ExitStack() as held:
             with suppress(ProblemError):
                 held.enter_context(locked(self.path / ".status.lock", wait_s=LOCK_WAIT_S))
             yield
 
     def read_status(self) -> dict[str, Any]:
-        """The last status, without values that are not of their kind; empty when there is none yet."""
+        """Read the last status, without values of a wrong type; empty if there is none yet."""
         status = read_object(self.path / "status.json")
         return {name: status[name] for name, kind in _STATUS.items() if _is(status.get(name), kind)}
 
@@ -121,8 +121,8 @@ class RunFolder:
         write_json(self.path / "problems.json", [problem.as_dict() for problem in problems])
 
     def read_problems(self) -> list[Problem]:
-        """The problems that stopped the run; none where there is no such file, or one that something else wrote."""
-        import msgspec  # 50 ms, which no script that reads no run needs
+        """The problems that stopped the run; empty if there is no such file, or it is invalid."""
+        import msgspec  # takes 50 ms; not needed by scripts that read no run
 
         try:
             problems = msgspec.convert(read_json(self.path / "problems.json"), list[Problem])
@@ -131,17 +131,17 @@ class RunFolder:
         return problems if all(p.code and p.where and p.message and p.remedy for p in problems) else []
 
     def write_quarantine(self, problems: Sequence[Problem]) -> None:
-        """Samples that were left out because they turned out to be broken while the run went on."""
+        """Write the samples that turned out to be broken during the run, and were left out."""
         write_json(self.path / "quarantine.json", [problem.as_dict() for problem in problems])
 
     def log_metrics(self, step: int, values: dict[str, float], at: float) -> None:
-        """Append one event to metrics.jsonl; `at` is when it happened, in seconds since 1970."""
+        """Append one event to metrics.jsonl; `at` is its time in seconds since 1970."""
         line = json.dumps({"step": step, "time": round(at, 3), **values})
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def forget_metrics_after(self, step: int) -> None:
-        """Drop events later than `step`: a resumed run takes those steps again."""
+        """Drop events later than `step`: a resumed run repeats those steps."""
         path = self.path / METRICS
         if not path.exists():
             return
@@ -149,19 +149,19 @@ class RunFolder:
         write_text(path, "".join(json.dumps(event) + "\n" for event in events))
 
     def complete(self, folder: Path, facts: str) -> list[Path]:
-        """The folders step_N and epoch_N below `folder` that hold the JSON file `facts`, by the step it names."""
+        """The folders step_N and epoch_N below `folder` with a JSON file `facts`, sorted by the step in it."""
         steps = {p: _step_of(p / facts) for p in folder.glob("*_*") if _NUMBERED.fullmatch(p.name)}
         return sorted((p for p, step in steps.items() if step >= 0), key=lambda p: steps[p])
 
     def newest_checkpoints(self) -> list[Path]:
-        """Checkpoint folders, the newest first; before all, those with files and without facts, which are broken."""
+        """Checkpoint folders, the newest first; before them broken ones, which have files but lack their facts."""
         complete = self.complete(self.checkpoints, TRAINER)
         numbered = sorted(p for p in self.checkpoints.glob("*_*") if _NUMBERED.fullmatch(p.name) and any(p.glob("*")))
         return [*(path for path in numbered if path not in complete), *reversed(complete)]
 
     def set_aside_after(self, step: int) -> list[str]:
-        """Rename the checkpoints that are later than where a run goes on, and those without facts: nobody is to resume
-        from what this run has left behind. Gives their names. They go when one of the same name is published."""
+        """Rename checkpoints later than the step of a resume, and broken ones, so that no run resumes from them.
+        Returns their names. They are removed when a checkpoint of the same name is published."""
         later = [p for p in self.newest_checkpoints() if not 0 <= _step_of(p / TRAINER) <= step]
         for path in later:
             aside = path.with_name(f"{SET_ASIDE}{path.name}")
@@ -170,18 +170,18 @@ class RunFolder:
         return [path.name for path in later]
 
     def prune(self, folder: Path, facts: str, keep: int, also: set[str], upto: int) -> None:
-        """Of the complete folders up to the step `upto`, remove all but the newest `keep` (-1: all stay) and those
-        named in `also`. Later ones are of an earlier attempt that this run has not caught up with."""
+        """Remove complete folders up to the step `upto`, except the newest `keep` (-1: all) and those named in `also`.
+        Later ones are from an earlier attempt, whose last step this run has not reached yet."""
         reached = [path for path in self.complete(folder, facts) if _step_of(path / facts) <= upto]
         for old in reached[: -max(keep, 1)] if keep >= 0 else []:
             if old.name not in also:
-                doomed = old.with_name(f"{UNFINISHED}{old.name}")  # never half a folder under a published name
+                doomed = old.with_name(f"{UNFINISHED}{old.name}")  # a published name never has a partial folder
                 old.rename(doomed)
                 remove(doomed, owner=folder)
 
     @staticmethod
     def begin(folder: Path, name: str) -> Path:
-        """An empty folder below `folder` in which `name` is made before it is published."""
+        """Create an empty folder below `folder` in which `name` is written before it is published."""
         fresh = folder / f"{UNFINISHED}{name}"
         remove(fresh, owner=folder)
         fresh.mkdir(parents=True)
@@ -189,19 +189,19 @@ class RunFolder:
 
     @staticmethod
     def publish(unfinished: Path) -> Path:
-        """Give what `begin` started its name, in place of an older one of that name."""
+        """Rename a folder of `begin` to its final name, replacing an older one of that name."""
         published = unfinished.with_name(unfinished.name.removeprefix(UNFINISHED))
         older = unfinished.with_name(f"{OLDER}{published.name}")
         if published.exists():
-            published.rename(older)  # removing it takes long, and a kill must not find neither of the two
+            published.rename(older)  # removal is slow, and after a kill one of the two must exist
         unfinished.rename(published)
         remove(older, owner=unfinished.parent)
         remove(published.with_name(f"{SET_ASIDE}{published.name}"), owner=unfinished.parent)
         return published
 
     def sweep(self) -> None:
-        """Remove what a killed or failed save left behind. What a new save was to replace gets its name back where a
-        kill came between the two renames of `publish`."""
+        """Remove the remains of killed or failed saves. If a kill came between the two renames of `publish`, the older
+        folder gets its name back."""
         for folder in (self.checkpoints, self.exports):
             for older in folder.glob(f"{OLDER}*"):
                 if not (published := folder / older.name.removeprefix(OLDER)).exists():
@@ -210,30 +210,30 @@ class RunFolder:
                 remove(left, owner=folder)
 
     def read_run(self) -> dict[str, Any]:
-        """run.json; empty where there is none that can be read, or whose `jobs` are no list."""
+        """Read run.json; empty if it cannot be read, or its `jobs` are not a list."""
         facts = read_object(self.path / "run.json")
         return facts if isinstance(facts.get("jobs", []), list) else {}
 
     def update_run(self, **facts: Any) -> None:
-        """Add facts to run.json, which the launcher started."""
+        """Add facts to run.json, which the launcher created."""
         path = self.path / "run.json"
         write_json(path, {"schema_version": RUN_SCHEMA, "vidqa_version": __version__, **read_object(path), **facts})
 
     def add_resume(self, facts: dict[str, Any]) -> None:
-        """Add to the `resumes` of run.json, each of which says where the run went on."""
+        """Add to the `resumes` of run.json, each of which names the checkpoint of a resume."""
         before = read_object(self.path / "run.json").get("resumes")
         self.update_run(resumes=[*(before if isinstance(before, list) else []), facts])
 
 
 def checkpoint_folder(name: str) -> Path:
-    """The folder step_N or epoch_N that a spec's train.resume names, itself or by the folder of tensors in it."""
+    """The folder step_N or epoch_N of a spec's train.resume, which names it or its folder of tensors."""
     folder = Path(os.path.expanduser(name))
     return folder.parent if folder.name == POLICY else folder
 
 
 def read_checkpoint(folder: Path) -> dict[str, Any]:
-    """The facts (trainer.json) of a checkpoint whose files are all there, in the sizes that were written. Raises
-    ValueError, which says what is wrong. A checkpoint of an earlier version does not name its files."""
+    """Read the facts (trainer.json) of a checkpoint whose files all exist in the recorded sizes. Raises ValueError with
+    the fault. Checkpoints of earlier versions do not list their files."""
     try:
         facts = read_json(folder / TRAINER)
     except (OSError, ValueError) as unreadable:
@@ -251,8 +251,8 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def changed_file(folder: Path, facts: dict[str, Any], part: int = 0, parts: int = 1) -> str | None:
-    """What is wrong with the first file of a checkpoint that no longer has the checksum it was written with; None where
-    all have it. Reads every `parts`-th file, so that several processes can share the work."""
+    """An error message about the first file of a checkpoint with a wrong checksum; None if all are right. Reads every
+    `parts`-th file, so that several processes can share the work."""
     for name, file in list(_files_of(facts).items())[part::parts]:
         try:
             checksum = _crc32(folder / name)
@@ -264,7 +264,7 @@ def changed_file(folder: Path, facts: dict[str, Any], part: int = 0, parts: int 
 
 
 def _files_of(facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The files that a checkpoint's facts name, with their sizes and checksums. Raises ValueError."""
+    """The files listed in a checkpoint's facts, with sizes and checksums. Raises ValueError."""
     files = facts.get("files", {})
     for name, file in files.items() if isinstance(files, dict) else [("", None)]:
         plain = name.startswith(f"{POLICY}/") and Path(name).name == name.removeprefix(f"{POLICY}/")
@@ -276,7 +276,7 @@ def _files_of(facts: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _size_of(path: Path) -> int | None:
-    """The size of a plain file; None where there is none."""
+    """The size of a plain file; None if there is none."""
     try:
         status = path.stat()
     except OSError:
@@ -293,19 +293,19 @@ def _crc32(path: Path) -> str:
 
 
 def _step_of(path: Path) -> int:
-    """The step that a facts file names; -1 where there is none."""
+    """The step in a facts file; -1 if there is none."""
     step: Any = read_object(path).get("step")
     return step if _is(step, int) else -1
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The events of a metrics.jsonl; a last line that was cut off by a kill is left out."""
+    """The events of a metrics.jsonl; a last line truncated by a kill is left out."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return [event for event in map(_parse_metric, lines) if event is not None]
 
 
 def _parse_metric(line: str | bytes) -> dict[str, Any] | None:
-    """The event that a line of metrics.jsonl holds; None for a line that holds none, such as half of one."""
+    """The event in a line of metrics.jsonl; None for an invalid line, such as a truncated one."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
@@ -314,31 +314,31 @@ def _parse_metric(line: str | bytes) -> dict[str, Any] | None:
 
 
 def rollout_file(folder: Path, rank: int) -> Path:
-    """Every completion of a rank, a line each, a compressed frame for every step:
+    """The file of a rank's completions, one line each, with a compressed frame for every step:
 
     {"step", "slot", "id", "question", "answer", "media", "completion", "token_ids", "logprobs", "finish_reason",
      "text", "reward", "parts", "advantage", "dropped"}
 
-    "dropped" says that dapo drew the group and did not learn from it; older files lack it. "media" is [{"path",
-    "member", "frames"}]: the file, its name inside an archive or null, some frames that were shown.
+    "dropped": dapo did not learn from the group; older files lack it. "media" is [{"path", "member", "frames"}]: the
+    file, its name inside an archive or null, and the numbers of some of its frames.
     """
     return folder / f"rollouts-{rank}.jsonl.zst"
 
 
 def rank_of(path: Path) -> int:
-    """The rank whose file it is; -1 where the name says none."""
+    """The rank of a completions file; -1 if the name has none."""
     number = path.name.removeprefix("rollouts-").removesuffix(".jsonl.zst")
     return int(number) if number.isdecimal() else -1
 
 
 def rollout_files(folder: Path) -> list[Path]:
-    """Those of all ranks, in the order of the ranks."""
+    """The completions files of all ranks, in the order of the ranks."""
     return sorted((path for path in folder.glob("rollouts-*.jsonl.zst") if rank_of(path) >= 0), key=rank_of)
 
 
 def read_rollouts(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of one rank's file, up to where a kill has cut off its last frame. Raises ValueError for a line that is
-    no JSON."""
+    """Read the lines of one rank's file, up to a last frame truncated by a kill. Raises ValueError for a line that is
+    not JSON."""
     rest = b""
     for block in _blocks(path):
         *lines, rest = (rest + block).split(b"\n")
@@ -346,8 +346,8 @@ def read_rollouts(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    """What the file holds, in pieces. A read that meets the end of a frame that is cut off gives nothing of the frames
-    before it: they are read again in smaller pieces."""
+    """Decompress the file in blocks. A read that reaches the end of a truncated frame also loses the frames before it;
+    these are read again in smaller blocks."""
     import pyarrow as pa
 
     position, size = 0, ROLLOUT_BYTES
@@ -366,7 +366,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 def _is(value: object, kind: type) -> bool:
-    """Whether a JSON value is of a kind; true is no number, and a time is one that people live to see."""
+    """Whether a JSON value has a type; booleans are not numbers, and floats are bounded by MOST_SECONDS."""
     if kind is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < MOST_SECONDS
     return isinstance(value, kind) and not isinstance(value, bool)

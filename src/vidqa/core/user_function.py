@@ -1,10 +1,10 @@
-"""A user's own function, NAME of FILE.py, in a process of its own: called once or often, or iterated over.
+"""A user's own function, NAME of FILE.py, in a process of its own: called once or several times, or iterated over.
 
     with UserFunction(file, "score", limit_s=60) as function:
         value = function.call([{"id": "a"}], limit_s=10)
 
-Arguments and values travel as JSON. Nothing that the function does to its process changes ours; what it starts ends
-with it, and what it forks holds nobody up.
+Arguments and values are passed as JSON. The function cannot change this process; its child processes end with it, and
+forked ones cannot delay the end.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from typing import Any
 from vidqa.core import environment
 
 CHILD = Path(__file__).with_name("user_function_process.py")
-BLOCK = 1 << 16  # bytes that are read at one time
+BLOCK = 1 << 16  # bytes per read
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value that a function gave is a number that a float can hold."""
+    """Whether a function's return value is a number within the range of a float."""
     return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
 
 class UserFunctionError(Exception):
-    """What a function did wrong. `where` is FILE:LINE of the user's code, or empty."""
+    """An error in a user's function. `where` is FILE:LINE of the user's code, or empty."""
 
     def __init__(self, message: str, where: str = "") -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class UserFunctionError(Exception):
 
 
 class UserFunctionTimeout(UserFunctionError):
-    """It took longer than its limit."""
+    """The function exceeded its time limit."""
 
 
 class UserFunction:
@@ -57,13 +57,13 @@ class UserFunction:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
-            # What has an order only by chance, such as that of a set, is the same in every process.
+            # Orders that depend on hash seeds, such as that of a set, are the same in every process.
             env={**environment.foreign_environment(), "PYTHONHASHSEED": "0"},
             start_new_session=True,
         )
         theirs.close()
         self._ended = os.pidfd_open(self._process.pid)
-        self._count = -1  # messages after the one that says that the file is imported
+        self._count = -1  # number of messages after "ready"
         try:
             self._message("ready", limit_s=limit_s)
         except UserFunctionError:
@@ -77,19 +77,19 @@ class UserFunction:
         self.close()
 
     def call(self, arguments: Sequence[Any], *, limit_s: float, objects: Sequence[int] = ()) -> Any:
-        """The value for these arguments; those at the places `objects` are tables that it gets as objects with
-        attributes. Raises UserFunctionError; after a UserFunctionTimeout the process is of no more use."""
+        """Call the function. Dictionaries at the positions `objects` of `arguments` are passed as objects with
+        attributes. Raises UserFunctionError; after a UserFunctionTimeout the process is unusable."""
         self._request({"arguments": list(arguments), "objects": list(objects)})
         return self._message("value", limit_s=limit_s)[1]
 
     def rows(self, arguments: Sequence[Any]) -> Iterator[Any]:
-        """What it yields, until it ends. Raises UserFunctionError."""
+        """Yield the function's values until it ends. Raises UserFunctionError."""
         self._request({"arguments": list(arguments), "iterate": True})
         while (message := self._message("value", "end"))[0] != "end":
             yield message[1]
 
     def close(self) -> None:
-        """End the process, and what it started."""
+        """End the process and its children."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -99,11 +99,11 @@ class UserFunction:
             self._ended = -1
 
     def _request(self, request: dict[str, Any]) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # it has ended: the answer tells
+        with suppress(BrokenPipeError, ConnectionResetError):  # the process has ended, which reading reports
             self._socket.sendall(json.dumps(request).encode() + b"\n")
 
     def _message(self, *kinds: str, limit_s: float | None = None) -> tuple[str, Any]:
-        """The next message, one of these kinds."""
+        """Read the next message, which must be of one of these kinds."""
         line = self._line(None if limit_s is None else time.monotonic() + limit_s)
         self._count += 1
         try:
@@ -118,8 +118,8 @@ class UserFunction:
         raise UserFunctionError(message)
 
     def _line(self, deadline: float | None) -> bytes:
-        """What the process writes next, up to the end of a line: others that it forked may hold the socket for longer
-        than it lives."""
+        """Read the next line of the process. Also waits for the process to end, because its forked children may hold
+        the socket open longer."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
             selector.register(self._ended, selectors.EVENT_READ)
@@ -143,5 +143,5 @@ class UserFunction:
     def _received(self) -> bytes:
         try:
             return self._socket.recv(BLOCK)
-        except ConnectionResetError:  # it ended with a request unread
+        except ConnectionResetError:  # the process ended with an unread request
             return b""

@@ -1,8 +1,8 @@
-"""Runs a user's function: python user_function_process.py FD FILE NAME
+"""Run a user's function: python user_function_process.py FD FILE NAME
 
-Reads a JSON line for each request from the socket FD, {"arguments": [...], "objects": [places], "iterate": bool}, and
-answers with lines [KIND, VALUE]: "ready" once, then a "value" for a call, or values and an "end" for an iteration, or
-"failed". Nothing of vidqa is imported: the user's code has a process of its own. What it prints goes to stderr.
+Reads a JSON line for each request from the socket FD, {"arguments": [...], "objects": [indices], "iterate": bool}, and
+writes lines [KIND, VALUE]: "ready" once, then a "value" for a call, or values and an "end" for an iteration, or
+"failed". Nothing of vidqa is imported, so that the process is the user's alone. Its stdout goes to stderr.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 
 def place_of(error: BaseException, file: Path) -> str:
-    """FILE:LINE of the last line of the user's file that led to an error; empty where none did."""
+    """FILE:LINE of the last line of the user's file in the traceback of an error; empty if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename) == file]
     if isinstance(error, SyntaxError) and error.filename:
@@ -29,7 +29,7 @@ def place_of(error: BaseException, file: Path) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """Paths as text, numbers of numpy and torch as such; anything else that JSON does not know is refused."""
+    """Convert paths to text, and scalars of numpy and torch to numbers; TypeError for other types."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if getattr(value, "ndim", None) == 0:
@@ -49,7 +49,7 @@ def loaded(file: Path, name: str) -> Callable[..., Any]:
 
 
 def answer(function: Callable[..., Any], request: dict[str, Any], write: Callable[[str, Any], None]) -> None:
-    """Write what a request asks for; raises whatever the user's code raises."""
+    """Write the values for a request; raises the exceptions of the user's code."""
     arguments, objects = request["arguments"], request.get("objects", ())
     value = function(*(SimpleNamespace(**a) if place in objects else a for place, a in enumerate(arguments)))
     for row in value if request.get("iterate") else [value]:
@@ -62,7 +62,7 @@ def main() -> int:
     descriptor, file, name = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     sys.path[0] = str(file.parent)
     random.seed(0)
-    # What the user's code starts does not hold the socket open, nor write there what was written once.
+    # Children of the user's code neither hold the socket open nor write to it again.
     os.set_inheritable(descriptor, False)
     os.register_at_fork(after_in_child=lambda: os.close(descriptor))
 
@@ -81,7 +81,7 @@ def main() -> int:
         with open(descriptor, "rb", closefd=False) as requests:
             for line in requests:
                 answer(function, json.loads(line), write)
-    except BaseException as error:  # noqa: BLE001 - also what ends a process: the caller is told
+    except BaseException as error:  # noqa: BLE001 - also SystemExit and the like: the caller gets them
         message = f"{type(error).__name__}: {str(error)[:300]}"
         write("failed", {"where": place_of(error, file), "message": message})
         return 1

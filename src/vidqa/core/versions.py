@@ -1,4 +1,4 @@
-"""Which program this is: its version, its commit, and the versions of the libraries that it computes with."""
+"""Version and commit of this program, and versions of the libraries that it computes with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIBRARIES = ("torch", "torchvision", "transformers", "accelerate", "peft", "av",
 
 
 def versions() -> dict[str, str | None]:
-    """Of this program and of the libraries that decide what a run computes; None where one is not installed."""
+    """Versions of this program and of the libraries that affect results; None for one that is not installed."""
     by_name: dict[str, str | None] = {"vidqa": vidqa.__version__}
     for name in LIBRARIES:
         try:
@@ -23,7 +23,7 @@ def versions() -> dict[str, str | None]:
 
 
 def git_commit() -> str | None:
-    """The commit of this skill, where it is a git checkout."""
+    """The commit of this skill if it is a git checkout."""
     try:
         answer = subprocess.run(
             ["git", "-C", str(SKILL_ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10

@@ -1,7 +1,7 @@
-"""Every action is one declaration: its spec, its job, its work, and what it leaves.
+"""The registry of actions. Each is one declaration of its spec, its job and its work.
 
-Six are here. A package that is installed beside this one brings others: its entry points of the group `vidqa.actions`
-name them ("count = count_action:COUNT"), in every process that finds the package.
+Six are declared in this package. An installed package adds others by entry points in the group `vidqa.actions`
+("count = count_action:COUNT"), in every process that finds the package.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-HERE = {  # by its name the module of this package that has the action, under its name in capitals
+HERE = {  # action name -> module of this package that declares it, as a variable of that name in capitals
     "train": "train",
     "evaluate": "reading",
     "inference": "reading",
@@ -57,20 +57,20 @@ def _installed() -> dict[str, EntryPoint]:
 
 @lru_cache(maxsize=1)
 def _found_on(path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """What packages on this path of Python's bring. Every package is looked at, which takes a preflight's time if it
-    is done whenever an action is asked for."""
-    from importlib.metadata import entry_points  # takes longer than all else here
+    """The entry points of packages on `path` (sys.path). Cached, because scanning all packages on each lookup would add
+    the time of a preflight."""
+    from importlib.metadata import entry_points  # slower than all other imports here
 
     return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in HERE}
 
 
 def names() -> tuple[str, ...]:
-    """The actions that there are."""
+    """The names of all actions."""
     return (*HERE, *sorted(_installed()))
 
 
 def action(name: str) -> Action:
-    """The action of this name. Raises SPEC_ACTION where there is none, or its package cannot be loaded."""
+    """The action of this name. Raises SPEC_ACTION if there is none, or its package cannot be loaded."""
     if name in HERE:
         declared: Action = getattr(importlib.import_module(f"vidqa.core.actions.{HERE[name]}"), name.upper())
         return declared
@@ -87,7 +87,7 @@ def action(name: str) -> Action:
 
 
 def every() -> list[Action]:
-    """The actions that can be loaded; who asks for another by its name is told why it cannot."""
+    """All actions that can be loaded; for the others `action` raises the reason."""
     declared = [action(name) for name in HERE]
     for name in sorted(_installed()):
         with suppress(ProblemError):
@@ -96,17 +96,17 @@ def every() -> list[Action]:
 
 
 def action_for(spec: object) -> Action:
-    """The action that a spec is of."""
+    """The action of a spec."""
     ours = next((declared for declared in map(action, HERE) if declared.spec_model is type(spec)), None)
     return ours or next(declared for declared in every() if declared.spec_model is type(spec))
 
 
 def profiles() -> str:
-    """The named starting points of specs, as a help text."""
+    """The profile names of specs, as a help text."""
     first, *others = dict.fromkeys(name for declared in every() for name in declared.profiles)
     return f"{first} (default), {', '.join(others[:-1])} or {others[-1]}"
 
 
 def roots() -> tuple[str, ...]:
-    """The folders of data that build_spec.py takes: train, val, eval, query."""
+    """The data folder options of build_spec.py: train, val, eval, query."""
     return tuple(dict.fromkeys(data.root for declared in every() for data in declared.data))

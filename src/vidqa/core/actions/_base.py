@@ -1,8 +1,8 @@
 """The declaration of an action (train, evaluate, quantize and so on): its spec, its job and its work.
 
-Every part of the program reads it, and it imports none of them. What needs a library, or a package above this one, is
-named as "module:name" and imported when it is first used: the --help of a script and the status of a job need neither
-pydantic nor torch. A plug-in may declare the object itself.
+All parts of the program read it, and it imports none of them. Code that needs a library, or a package above this one,
+is named as "module:name" and imported at its first use: neither the --help of a script nor the status of a job needs
+pydantic or torch. A plug-in may pass the object itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Importable = Any  # an object, or the "module:name" from which `resolve` imports
 
 
 def resolve(importable: Importable) -> Any:
-    """The object that a declaration names. Raises ImportError or AttributeError where there is none."""
+    """The object named in a declaration. Raises ImportError or AttributeError if there is none."""
     if not isinstance(importable, str):
         return importable
     module, _, name = importable.partition(":")
@@ -33,13 +33,13 @@ class DataSet:
     annotations: str  # the key of the annotation file
     media: str  # the key of the media folder
     root: str  # "train" for --train-root of build_spec.py, which names a folder with annotations and media
-    root_sets: Mapping[str, Any] = field(default_factory=dict)  # keys that this option sets besides, with their values
+    root_sets: Mapping[str, Any] = field(default_factory=dict)  # further keys that this option sets, with their values
     required_when: str = "always"  # when a spec must name the set, in words for pages
     is_trained_on: bool = False  # whether weights are fitted to it
 
     def options(self, annotations: str, media: str = "") -> list[str]:
-        """The options of build_spec.py that name `annotations`, a file or folder, and the folder `media`. A folder with
-        annotations.json needs one --ROOT-root, all else a --set for each key."""
+        """The options of build_spec.py for `annotations`, a file or folder, and the folder `media`. A folder with
+        annotations.json needs one --ROOT-root, other inputs a --set for each key."""
         if not media and annotations_in_folder(annotations):
             return [f"--{self.root}-root", annotations]
         values = {self.annotations: annotations, self.media: media, **self.root_sets}
@@ -48,8 +48,8 @@ class DataSet:
 
 @dataclass(frozen=True)
 class ModelKey:
-    """The spec keys of a model. An action's first model is trained or answers; a second one is the base of the first,
-    which then is an adapter."""
+    """The spec keys of a model. An action's first model is trained or generates answers; a second one is the base model
+    of the first, which then is an adapter."""
 
     name: str  # the key of its name or folder
     revision: str = ""  # the key of its revision on the hub
@@ -58,17 +58,17 @@ class ModelKey:
 
 @dataclass(frozen=True)
 class Parent:
-    """What a spec takes from an earlier run (--parent-run)."""
+    """The inheritance from an earlier run (--parent-run)."""
 
-    save: str  # "best" or "latest": whose weights, unless the user names another
+    save: str  # "best" or "latest": the default checkpoint or export for the weights
     keys: Importable  # keys(folder as the user names it, run folder in it, save): spec keys and their values
 
 
 @dataclass(frozen=True)
 class Resuming:
-    """How a run is resumed in its own folder."""
+    """Settings for resuming a run in its own folder."""
 
-    key: str  # the spec key: true resumes the run; a path is a checkpoint that a new run starts from
+    key: str  # the spec key: true resumes the run; a path is the checkpoint from which a new run starts
     must_exist: bool = False  # whether resuming is refused without an earlier run of this spec, or starts a new one
     same_inputs: bool = False  # whether the earlier run must have had the same data and model
     can_resume: Callable[[Any], bool] = lambda run: True  # whether a RunFolder has a checkpoint or answers to resume
@@ -76,17 +76,17 @@ class Resuming:
 
 @dataclass(frozen=True)
 class RecordSampling:
-    """How records become samples. Its functions take the spec."""
+    """The conversion of records to samples. Its functions take the spec."""
 
     planner: Importable  # planner(spec, model folder) -> vidqa.planning.samples.Planner
     vision: str  # the table with the frames and pixels of videos
     length_key: str  # the key of the maximum length of a sample in tokens
     longest: Callable[[Any], int]  # this maximum
-    # (share or number of videos, seed) of the held-out part of the first set: the second set, or left out where the
-    # action has one set alone.
+    # (share or number of videos, seed) of the held-out part of the first set. It becomes the second set, or is left out
+    # if the action has only one set.
     held_out: Callable[[Any], tuple[float | int, int] | None] = lambda spec: None
-    limit: Callable[[Any], int | None] = lambda spec: None  # the first records of each set alone; None: all
-    prompt: Callable[[Any], str] = lambda spec: ""  # the question of a record that has none
+    limit: Callable[[Any], int | None] = lambda spec: None  # number of first records used of each set; None: all
+    prompt: Callable[[Any], str] = lambda spec: ""  # the question of a record without one
     # (length, overlap) in seconds of the windows into which a longer video is cut; length 0 leaves it whole.
     windows: Callable[[Any], tuple[float, float]] = lambda spec: (0.0, 0.0)
     # Response modes, mode(spec), of the sets (by name) whose mode is not the planner's.
@@ -95,7 +95,7 @@ class RecordSampling:
 
 @dataclass(frozen=True)
 class Action:
-    """What a job does, such as train. Functions of one argument take the spec."""
+    """A kind of job, such as train. Functions of one argument take the spec."""
 
     # Its spec.
     name: str  # on the command line, in file names of schema and template, and on pages
@@ -106,17 +106,17 @@ class Action:
     models: tuple[ModelKey, ...] = ()  # the models that it reads
     data: tuple[DataSet, ...] = ()  # the sets of records that it reads
     reads: Importable = lambda spec: ()  # reads(spec): further keys of files and folders that it reads
-    decoding: str = ""  # the table for decoding and caching of media, a DecodeEngine; empty: it decodes none
-    rules: Importable = lambda spec: ()  # rules(spec): problems that a check without the data can report
+    decoding: str = ""  # the table for decoding and caching of media, a DecodeEngine; empty: no media are decoded
+    rules: Importable = lambda spec: ()  # rules(spec): problems that can be found without the data
     build_options: str = ""  # options of build_spec.py in the example that pages show
     # Values of keys by profile name (--profile); the first profile is the default.
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"full": {}})
     shorthand: Mapping[str, str] = field(default_factory=dict)  # full keys by their short names
     exclusive: tuple[tuple[str, str], ...] = ()  # pairs of keys of which only one may be set
-    later_wins: tuple[tuple[str, str], ...] = ()  # pairs of keys: one that a later layer sets turns the other off
+    later_wins: tuple[tuple[str, str], ...] = ()  # pairs of keys: setting one in a later layer turns the other off
     nested_in: str = ""  # the table in which spec files of earlier versions have all keys
     keys_without_effect: tuple[str, ...] = ()  # keys besides output_key that do not change what a run computes
-    parent: Parent | None = None  # what a spec takes from an earlier run
+    parent: Parent | None = None  # inheritance from an earlier run
     cosmos: bool = False  # whether a job of this action is rendered for NVIDIA's cosmos-rl container
     is_searchable: bool = False  # whether a hyper-parameter search may choose its values
 
@@ -133,13 +133,13 @@ class Action:
     outcome: Importable = None  # outcome(record): the results of an ended job, and the next commands
 
     # Its work.
-    proof: str = ""  # a program like `program` for --prove: it recomputes results, compares them, and trains nothing
-    proves_earlier_run: bool = False  # whether the proof reads an earlier run, in whose folder its own run folder lies
+    proof: str = ""  # a program like `program` for --prove: it recomputes and compares results, without training
+    proves_earlier_run: bool = False  # whether the proof reads an earlier run, whose folder contains its own run folder
     report_module: str = ""  # the module that writes the HTML report of the run folder when the program ends
     uploads: Callable[[Any], bool] = lambda spec: False  # whether a complete run is uploaded
-    sampling: RecordSampling | None = None  # how records become samples; None: no samples are planned
+    sampling: RecordSampling | None = None  # conversion of records to samples; None: no samples are planned
     answering: str = ""  # the table with batch_size and generator; empty: it generates no answers
-    needs_answers: bool = True  # whether a record without an answer is a problem
+    needs_answers: bool = True  # whether a record without an answer is an error
     # Whether it trains weights and has the tables of a TrainSpec: preflight predicts its steps, memory, disk and time.
     trains: bool = False
     generates_completions: bool = False  # whether it trains on its own completions instead of the records' answers

@@ -1,4 +1,4 @@
-"""Quantization: a model folder with 8-bit or 4-bit numbers, calibrated on training records and proved."""
+"""Quantization: a model folder with 8-bit or 4-bit weights, calibrated on training records and evaluated."""
 
 from __future__ import annotations
 

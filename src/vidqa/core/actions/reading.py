@@ -1,4 +1,4 @@
-"""Actions that read a set of records with a model which they leave as it is: evaluation, inference, embedding."""
+"""Actions that apply an unchanged model to a set of records: evaluation, inference, embedding."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def reading(
     sampling: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> Action:
-    """An action over a set of records, which reports call `data`, and `more_data`. `table` is the one of its spec that
-    says how: batch_size, skip_saved, limit. `longest` is how many tokens of a record the model may read."""
+    """Declare an action over a set of records, called `data` in reports, and `more_data`. `table` is the spec table of
+    its settings: batch_size, skip_saved, limit. `longest` is the maximum number of tokens of a record."""
 
     def limit(spec: Any) -> int | None:
         most = getattr(spec, table).limit
@@ -49,9 +49,9 @@ def reading(
 
 
 def answering(name: str, table: str, **others: Any) -> Action:
-    """An action whose model generates answers; its table has seed and generator, too."""
+    """Declare an action whose model generates answers; its table also has seed and generator."""
 
-    def longest(spec: Any) -> int:  # a question leaves room for its answer
+    def longest(spec: Any) -> int:  # leaves room for the answer
         return spec.model.max_length - spec.generation.max_tokens
 
     return reading(name, table, longest=longest, answering=table, **others)
@@ -67,13 +67,13 @@ EVALUATE = answering(
     reads="vidqa.spec.evaluate_tables:path_keys",
     rules="vidqa.spec.rules:evaluate_rules",
     build_options="--eval-root DATA --parent-run RUN",
-    nested_in="evaluate",  # as TAO once kept them
+    nested_in="evaluate",  # as in earlier versions of TAO
     outcome="vidqa.jobs.job_results:of_evaluation",
     program="vidqa.engine.actions.evaluate:evaluate",
     checks="vidqa.preflight.registry:ANSWERING",
 )
 
-# Inference: a model answers questions about videos and images that nobody has answered yet.
+# Inference: a model answers questions about videos and images without annotated answers.
 INFERENCE = answering(
     "inference",
     "inference",
@@ -101,9 +101,9 @@ INFERENCE = answering(
     needs_answers=False,
 )
 
-NO_QUESTION = "No question."  # stands in for the question of a record that has none; it is never embedded
+NO_QUESTION = "No question."  # placeholder for the question of a record without one; it is never embedded
 
-# Embedding: vectors of videos and questions, by which others like them are found.
+# Embedding: vectors of videos and questions for similarity search.
 EMBED = reading(
     "embed",
     "embed",

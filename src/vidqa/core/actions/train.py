@@ -1,4 +1,4 @@
-"""Actions that train a model, with checkpoints to go on from and exports to evaluate."""
+"""Actions that train a model, with checkpoints for resuming and exports for evaluation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _processes(spec: Any) -> int:
 
 
 def _secrets(spec: Any) -> tuple[str, ...]:
-    """Those of trackers and uploads."""
+    """Secrets of trackers and uploads."""
     logger, ckpt = spec.logging.logger, spec.train.ckpt
     uses = {
         "WANDB_API_KEY": "wandb" in logger,
@@ -26,12 +26,12 @@ def _secrets(spec: Any) -> tuple[str, ...]:
 
 
 def _reads(spec: Any) -> tuple[str, ...]:
-    """The adapter that it begins with."""
+    """The key of the initial adapter, if there is one."""
     return ("policy.lora.lora_path",) if spec.policy.lora is not None and spec.policy.lora.lora_path else ()
 
 
 def _packages(spec: Any) -> dict[str, str]:
-    """Trackers, and bitsandbytes."""
+    """Extras for trackers and bitsandbytes."""
     trackers = ("wandb", "tensorboard")
     required_when = {name: f'logging.logger = "{name}"' for name in trackers if name in spec.logging.logger}
     if spec.policy.quantization == "nf4" or spec.train.optm_name == "AdamW8bit":
@@ -128,7 +128,7 @@ TRAIN = Action(
     evaluated_by="evaluate",
 )
 
-# Reinforcement learning: groups of completions of the model's own, rewarded, and learned from by GRPO.
+# Reinforcement learning: groups of sampled completions are rewarded, and the model learns from them by GRPO.
 GRPO = replace(
     TRAIN,
     name="grpo",

@@ -1,1 +1,1 @@
-"""HTML pages of one file that open offline: style, frame, and charts in SVG."""
+"""Self-contained HTML pages that open offline: style, layout, and charts in SVG."""

@@ -1,6 +1,6 @@
-"""Line charts as inline SVG: numbers become coordinates here, and `chart.html.j2` draws them in a page.
+"""Line charts as inline SVG: this module computes coordinates, and `chart.html.j2` draws them in a page.
 
-{{ chart(drawn) }}          with drawn = draw("Loss", [Line("training", points)]); None where there is nothing
+{{ chart(drawn) }}          with drawn = draw("Loss", [Line("training", points)]); None without points
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from itertools import accumulate
 from typing import Any
 
 Point = tuple[float, float]
-Drawn = dict[str, Any]  # what `chart.html.j2` draws, in the units of its view box
+Drawn = dict[str, Any]  # input of `chart.html.j2`, in the units of its view box
 
-MOST_POINTS = 600  # of one line; of more, the lowest and highest of each stretch are kept
-SMOOTHED = 0.04  # share of the points that a smoothed one is the mean of
-MOST_DOTS = 120  # with so many points each gets a dot that says its value
-LOG_FROM = 30  # a curve that spans more than so many times its least value gets a logarithmic axis, where it may
-WIDTH, HEIGHT = 1000, 200  # units of the plot, which a page stretches to its own size
+MOST_POINTS = 600  # of one line; a longer line keeps the lowest and highest point of each section
+SMOOTHED = 0.04  # averaging window, as a share of the points
+MOST_DOTS = 120  # up to so many points, each gets a dot that shows its value
+LOG_FROM = 30  # ratio of the largest to the smallest value above which a logarithmic axis is used, if allowed
+WIDTH, HEIGHT = 1000, 200  # units of the plot, which a page scales
 
 
 @dataclass(frozen=True)
 class Line:
-    """Points by rising x. `look` is one, two, three or pale; with `dots` each point shows its value. Lines of one name
-    and look, such as the ends of an interval, share a line of the legend."""
+    """Points sorted by x. `look` is one, two, three or pale; with `dots` each point shows its value. Lines of one name
+    and look, such as the ends of an interval, share a legend entry."""
 
     name: str
     points: Sequence[Point]
@@ -34,7 +34,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened at `x`; `look` is empty, good or warn. Those of one `name` share a line of the legend."""
+    """An event at `x`; `look` is empty, good or warn. Marks of one `name` share a legend entry."""
 
     x: float
     text: str
@@ -44,7 +44,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Axis:
-    """From numbers to places; `first` and `last` are the places of `low` and `high`."""
+    """A mapping from values to coordinates; `first` and `last` are the coordinates of `low` and `high`."""
 
     low: float
     high: float
@@ -75,8 +75,8 @@ def draw(
     capped: bool = False,
     note: str = "",
 ) -> Drawn | None:
-    """The chart of what is finite in `lines`; None where that is nothing. `x_name` is what x counts. With `capped` a
-    few values far above all others stand at the upper edge, and the note says so."""
+    """Draw the finite points of `lines`; None if there are none. `x_name` is the unit of x. With `capped` a few values
+    far above all others are drawn at the upper edge, and the note says so."""
     lines = [Line(curve.name, _finite(curve.points), curve.look, curve.dots) for curve in lines]
     lines = [curve for curve in lines if curve.points]
     if not lines:
@@ -143,7 +143,7 @@ def _y_values(axis: Axis) -> list[float]:
 
 
 def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
-    """Round numbers from `low` to `high`, about `most` of them; `whole` ones where numbers count something."""
+    """Round numbers from `low` to `high`, about `most` of them; with `whole` integers."""
     rough = (high - low) / most
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= rough * 0.999)
@@ -154,7 +154,7 @@ def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[fl
 
 
 def tick_text(value: float) -> str:
-    """A number as short as it can be said: 1,200, 0.05, 2e-5."""
+    """Format a number briefly: 1,200, 0.05, 2e-5."""
     if value == 0:
         return "0"
     if abs(value) >= 1000 or value == int(value):
@@ -166,7 +166,7 @@ def tick_text(value: float) -> str:
 
 
 def thinned(points: Sequence[Point]) -> list[Point]:
-    """At most MOST_POINTS points: of each stretch the lowest and the highest, so that no peak is lost."""
+    """At most MOST_POINTS points: the lowest and highest of each section, so that no peak is lost."""
     if len(points) <= MOST_POINTS:
         return list(points)
     stretch = -(-len(points) // (MOST_POINTS // 2))
@@ -179,8 +179,8 @@ def thinned(points: Sequence[Point]) -> list[Point]:
 
 
 def smoothed(points: Sequence[Point]) -> list[Point]:
-    """Every point as the mean of those around it, SMOOTHED of all: at the start, where a loss falls steeply, of as
-    many on both sides as there are; at the end of those before it."""
+    """Centered moving average over a SMOOTHED share of the points. Near the start, where a loss falls steeply, the
+    window shrinks on both sides; near the end only on the right."""
     around = round(len(points) * SMOOTHED / 2)
     sums = [0.0, *accumulate(y for _, y in points)]
     smooth = []

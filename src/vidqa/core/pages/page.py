@@ -1,4 +1,4 @@
-"""One page as one file: it loads nothing, runs no script but its own, and shows whatever it is given as text."""
+"""Pages of a single HTML file, which loads nothing, runs only its own scripts, and escapes all its values."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from vidqa.core.cli import duration_text
 from vidqa.core.problem import ProblemError
 
-TEMPLATES = Path(__file__).parents[2]  # each lies beside the code that fills it, and extends core/pages/page.html.j2
+TEMPLATES = Path(__file__).parents[2]  # each template is beside its code, and extends core/pages/page.html.j2
 
 
 def page(template: str, *, title: str, filters: Mapping[str, Callable[..., str]] | None = None, **values: Any) -> str:
-    """The page of a template, such as "core/pages/training.html.j2"; every value is escaped. The filters
-    number, percent, duration and sha256 are there in any case."""
+    """Render a template, such as "core/pages/training.html.j2"; every value is escaped. The filters number, percent,
+    duration and sha256 are always available."""
     html = _template(template, tuple((filters or {}).items())).render(title=title, **values)
-    return html.encode("utf-8", "replace").decode() + "\n"  # half of a surrogate pair, which no file can hold
+    return html.encode("utf-8", "replace").decode() + "\n"  # lone surrogates cannot be written
 
 
 @cache  # compiling one takes 0.2 s
@@ -40,18 +40,18 @@ def _template(name: str, filters: tuple[tuple[str, Callable[..., str]], ...]) ->
 
 
 def _sha256(text: str) -> str:
-    """As a content policy names a script."""
+    """SHA-256 in base64, as a content security policy names a script."""
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def image_url(image: bytes) -> str:
-    """A PNG or JPEG as a data URL."""
+    """Encode a PNG or JPEG as a data URL."""
     kind = "png" if image.startswith(b"\x89PNG") else "jpeg"
     return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
 
 
 def card_images(read: Callable[[], list[bytes]]) -> dict[str, Any]:
-    """{"frames": data URLs of the images that `read` gives, "fault": ""}; where it raises a ProblemError, no frames and
+    """{"frames": data URLs of the images that `read` returns, "fault": ""}; if it raises a ProblemError, no frames and
     the reason."""
     try:
         return {"frames": list(map(image_url, read())), "fault": ""}
@@ -64,10 +64,10 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 
 def _unbroken_percent(value: float | None, digits: int = 1) -> str:
-    """No line ends between the number and its sign."""
+    """A percentage with a no-break space before its sign."""
     return percent(value, digits).replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def number(value: float | None) -> str:
-    """Three digits of a measured number, all of a count."""
+    """Format a measured number with three digits, an integer with all digits."""
     return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else f"{value:,}"

@@ -1,7 +1,7 @@
 """The page of a training: python -m vidqa.core.pages.training RUN_FOLDER
 
-The engine writes it when a training ends, in whatever way it can still tell of. It may be done at any time, also while
-the training runs or after a kill.
+The engine writes it when a training ends, unless the process is killed. It can be written at any time, also while the
+training runs or after a kill.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from vidqa.core.pages.training_charts import main_chart, other_charts
 from vidqa.core.pages.training_data import Training, is_number, other_run, read_training
 from vidqa.core.run_folder import read_rollouts, rollout_files
 
-MOST_LISTED = 200  # samples that were left out, resumes
-WAITS_MUCH = 0.2  # share of the time of steps from which waiting for video is worth saying
+MOST_LISTED = 200  # excluded samples, resumes, validations
+WAITS_MUCH = 0.2  # share of the step time from which waiting for video is reported
 CUT_OFF_MUCH = 0.1  # share of generated answers
-SHOWN_GROUPS = 3  # of completions, from each end
+SHOWN_GROUPS = 3  # groups of completions, from each end of the ranking
 DRAWN_REWARD = "rollout/reward"
-Posters = Callable[[dict[str, Any]], list[bytes]]  # JPEG or PNG images of the media of a line. Raises ProblemError
+Posters = Callable[[dict[str, Any]], list[bytes]]  # JPEG or PNG images of a line's media. Raises ProblemError
 
 
 def main(run: Path, posters: Posters = lambda line: []) -> int:
-    """Write the page; returns the exit code. `posters` gives frames of completions."""
+    """Write the page; returns the exit code. `posters` returns frames for completions."""
     training = read_training(run)
     if not training.plan and not training.events:
         note(f"{run} holds no training to report on")
@@ -50,7 +50,7 @@ def main(run: Path, posters: Posters = lambda line: []) -> int:
 
 
 def report(training: Training, posters: Posters = lambda line: []) -> str:
-    """The page as HTML, with frames beside completions where `posters` gives them."""
+    """Render the HTML page, with frames from `posters` beside completions."""
     validations = _validations(training)
     other_facts = {key: value for key, value in training.facts.items() if key not in ("trainable", "resumes")}
     ends = validations[: MOST_LISTED // 2] + validations[-MOST_LISTED // 2 :]
@@ -80,7 +80,7 @@ def report(training: Training, posters: Posters = lambda line: []) -> str:
 
 
 def _sub(training: Training) -> str:
-    """The state, how far it came, with which model. A run that failed does not say its step in status.json."""
+    """State, step and model. The status.json of a failed run lacks the step, so that of the last event is used."""
     status = training.status
     step = max((event["step"] for event in training.events), default=0) or status.get("step", 0)
     total = training.plan.get("total_steps") or status.get("total_steps", 0)
@@ -129,7 +129,7 @@ def _tiles(training: Training) -> list[tuple[str, str, str, bool]]:
 
 
 def _remarks(training: Training) -> list[str]:
-    """What a reader should not overlook."""
+    """Warnings for the reader: overfitting, data wait, truncated answers, unproved exports."""
     remarks = []
     held_out = training.points(LOSS)
     if len(held_out) > 2:
@@ -161,12 +161,12 @@ def _validations(training: Training) -> list[dict[str, Any]]:
 
 
 def _last_groups(run: Path, posters: Posters) -> list[dict[str, Any]]:
-    """Of the last step of reinforcement learning the groups with the highest and the lowest mean reward, with frames of
-    their media; none where the run drew no completions."""
+    """The groups with the highest and the lowest mean reward in the last step of reinforcement learning, with frames of
+    their media; empty if the run drew no completions."""
     groups: dict[int, list[dict[str, Any]]] = defaultdict(list)
     last = 0
     for file in rollout_files(run):
-        with suppress(ValueError):  # what lies behind damage is left out
+        with suppress(ValueError):  # lines after damage are left out
             for line in read_rollouts(file):
                 if line["step"] > last:
                     last = line["step"]
@@ -188,14 +188,14 @@ def _last_groups(run: Path, posters: Posters) -> list[dict[str, Any]]:
 
 
 def _parts(training: Training) -> list[dict[str, Any]]:
-    """Parameters by part of the model."""
+    """Parameter counts by part of the model."""
     table = training.facts.get("trainable")
     rows = [row for row in table if isinstance(row, dict)] if isinstance(table, list) else []
     return [row for row in rows if is_number(row.get("parameters")) and is_number(row.get("trainable"))]
 
 
 def _how(training: Training) -> list[tuple[str, str]]:
-    """The keys of the spec that people ask for first; the whole of it stands at the end of the page."""
+    """The most important keys of the spec; the whole spec is at the end of the page."""
     spec = training.spec
     lora = _at(spec, "policy.lora")
     adapters = None
@@ -222,7 +222,7 @@ def _how(training: Training) -> list[tuple[str, str]]:
 
 
 def _policy(rollout: Any, policy: Any) -> dict[str, Any]:
-    """What reinforcement learning draws and rewards; nothing of another training."""
+    """Sampling and reward settings of reinforcement learning; empty for other trainings."""
     if not isinstance(rollout, dict) or not isinstance(policy, dict):
         return {}
     rewards = policy.get("reward_function")
@@ -265,7 +265,7 @@ def _resume(training: Training, resume: dict[str, Any]) -> dict[str, str]:
 
 
 def _spent(training: Training) -> str:
-    """The time in steps: each event speaks for those since the one before."""
+    """The total time of steps: the mean of each event applies to all steps since the event before."""
     seconds, before = 0.0, 0.0
     for step, mean in training.points("perf/step_s"):
         seconds, before = seconds + mean * max(step - before, 0), step
@@ -278,7 +278,7 @@ def _ranks(training: Training) -> int:
 
 
 def _at(table: Any, path: str) -> Any:
-    """The value of a dotted key; None where there is none."""
+    """The value of a dotted key; None if there is none."""
     for name in path.split("."):
         table = table.get(name) if isinstance(table, dict) else None
     return table
@@ -297,7 +297,7 @@ def _loss(value: float | None) -> str:
 
 
 def _short(count: float) -> str:
-    """A count of parameters: 8.77 B, 43.6 M."""
+    """Format a parameter count: 8.77 B, 43.6 M."""
     for unit, size in (("B", 1e9), ("M", 1e6)):
         if count >= size:
             return f"{count / size:.3g} {unit}"

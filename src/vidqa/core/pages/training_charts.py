@@ -1,4 +1,4 @@
-"""The charts of a training: losses or rewards, rate, gradients, speed, waiting, utilisation, memory."""
+"""The charts of a training: loss or reward, learning rate, gradients, speed, data wait, utilisation, memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 from vidqa.core.pages.chart import Drawn, Line, Mark, draw, smoothed
 from vidqa.core.pages.training_data import Point, Training, number_in, other_run
 
-SMOOTH_FROM = 40  # points from which the loss has a smoothed curve beside the one as it is
-MOST_EPOCHS = 24  # that are marked
+SMOOTH_FROM = 40  # points from which the loss has a smoothed curve beside the raw one
+MOST_EPOCHS = 24  # marked in a chart
 
 
 class Chart(NamedTuple):
@@ -55,7 +55,7 @@ POLICY_CHARTS = (
 
 
 def main_chart(training: Training) -> Drawn | None:
-    """The first chart of the page: rewards of reinforcement learning, losses of any other training."""
+    """The first chart of the page: rewards of reinforcement learning, losses of other trainings."""
     marks = [*_epochs(training), *_resumes(training), *_best(training)]
     if training.points("rollout/reward"):
         lines = _with_validation(training.points("rollout/reward"), training.points("val/reward"))
@@ -65,7 +65,7 @@ def main_chart(training: Training) -> Drawn | None:
 
 
 def _with_validation(train: list[Point], held_out: list[Point]) -> list[Line]:
-    """The curve of training, smoothed where there is enough of it, and that of validation."""
+    """The training curve, smoothed if it has enough points, and the validation curve."""
     if len(train) >= SMOOTH_FROM:
         lines = [Line("training, as it is", train, "pale"), Line("training, smoothed", smoothed(train))]
     else:
@@ -74,7 +74,7 @@ def _with_validation(train: list[Point], held_out: list[Point]) -> list[Line]:
 
 
 def other_charts(training: Training) -> list[Drawn]:
-    """All others of which there is something to show."""
+    """All other charts that have points."""
     charts = [_drawn(training, chart) for chart in [*_policy_charts(training), *CHARTS]]
     return [drawn for drawn in charts if drawn]
 
@@ -89,7 +89,7 @@ def _drawn(training: Training, chart: Chart) -> Drawn | None:
 
 
 def _policy_charts(training: Training) -> list[Chart]:
-    """Those of reinforcement learning; none of another training."""
+    """The charts of reinforcement learning; empty for other trainings."""
     if not training.points("rollout/reward"):
         return []
     names = sorted({key for event in training.events for key in event if key.startswith("reward/")})
@@ -108,7 +108,7 @@ def _policy_charts(training: Training) -> list[Chart]:
 
 
 def _epochs(training: Training) -> list[Mark]:
-    """Where epochs end, as long as they are few."""
+    """Marks at the ends of epochs, unless there are too many."""
     steps, total = (number_in(training.plan, key) or 0 for key in ("steps_per_epoch", "total_steps"))
     if not 1 < steps < total or total / steps > MOST_EPOCHS:
         return []

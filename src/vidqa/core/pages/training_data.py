@@ -1,4 +1,4 @@
-"""What a run folder says of its training. Whatever is missing or damaged is left out; nothing here raises."""
+"""Read the training data of a run folder. Missing or damaged parts are left out; nothing here raises."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from vidqa.core.run_folder import EXPORT, METRICS, PROOF, TRAINER, RunFolder, re
 
 Point = tuple[float, float]
 Event = dict[str, Any]
-MOST = 1e300  # of a number; JSON may spell larger ones, which no chart can hold
-MOST_PARENTS = 20  # runs that a run may have gone on from, one after the other
+MOST = 1e300  # exclusive bound of a number; JSON allows larger ones, which no chart can show
+MOST_PARENTS = 20  # length of a chain of resumed runs
 
 
 @dataclass(frozen=True)
 class Export:
-    """Saved weights: what validation said of them, and whether what was loaded again has the trainer's loss."""
+    """Exported weights: their validation metrics, and whether the reloaded export reproduces the trainer's loss."""
 
     name: str
     step: int
@@ -31,8 +31,8 @@ class Export:
 
 @dataclass(frozen=True)
 class Training:
-    """The files of a run folder. `events` are those of metrics.jsonl, before them those of the runs that this one goes
-    on from. `spec` is spec.toml, `spec_text` as it is written."""
+    """The files of a run folder. `events` are those of metrics.jsonl, after those of the runs that this one resumed.
+    `spec` is spec.toml, `spec_text` its text."""
 
     run: Path
     status: dict[str, Any]
@@ -55,7 +55,7 @@ class Training:
 
 
 def read_training(path: Path) -> Training:
-    """What there is in a run folder."""
+    """Read a run folder."""
     path = path.resolve()
     run = RunFolder(path)
     facts, best = read_object(path / "run.json"), read_object(path / "best.json")
@@ -94,7 +94,7 @@ def _events(run: Path) -> list[Event]:
 
 
 def _events_before(run: Path, resumes: Sequence[dict[str, Any]]) -> list[Event]:
-    """What other runs logged up to the checkpoint that this one first began from, and they from."""
+    """Events that earlier runs logged up to the checkpoint from which this run first started, and so on."""
     events: list[Event] = []
     upto = math.inf
     for _ in range(MOST_PARENTS):
@@ -109,7 +109,7 @@ def _events_before(run: Path, resumes: Sequence[dict[str, Any]]) -> list[Event]:
 
 
 def other_run(resume: dict[str, Any], run: Path) -> Path | None:
-    """The run folder of the checkpoint that a resume began from; None where it is this run's, wherever it lay."""
+    """The run folder of a resume's checkpoint; None if it is this run's, even if the folder was moved since."""
     folder = resume.get("from")
     other = Path(folder).parent.parent if isinstance(folder, str) else run
     return None if other.name == run.name else other
@@ -148,13 +148,13 @@ def _objects(value: object) -> list[dict[str, Any]]:
 
 
 def _texts(value: object) -> list[dict[str, str]]:
-    """Problems as they are shown."""
+    """Convert the fields of problems to text."""
     names = ("code", "where", "message", "remedy")
     return [{name: str(problem.get(name, "")) for name in names} for problem in _objects(value)]
 
 
 def number_in(table: dict[str, Any], key: str) -> float | None:
-    """A finite number of a table; None where there is none."""
+    """A finite number of a table; None if there is none."""
     value = table.get(key)
     return value if is_number(value) else None
 

@@ -1,4 +1,4 @@
-"""What a run shall do: tables of keys, layers over a template, rules, TOML in and out."""
+"""Specs of runs: tables of keys, layers over a template, rules, TOML input and output."""
 
 from vidqa.spec.layers import Layer, parse_set, read_layer
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec

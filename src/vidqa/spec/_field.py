@@ -1,4 +1,4 @@
-"""How a key of the spec is written down: value types, and one function that states everything known about a key."""
+"""Declaration of spec keys: value types, and one function that states everything known about a key."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
-Gpus = Annotated[int, Field(ge=1, le=1024)]  # far above what anybody has: every one is planned for
+Gpus = Annotated[int, Field(ge=1, le=1024)]  # an upper bound, because memory is planned for each GPU
 Share = Annotated[float, Field(ge=0, le=1)]
 NotNegative = Annotated[float, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
 
 def null_is(value: Any) -> BeforeValidator:
-    """Reads null of YAML and JSON as `value`: TOML has no null, and one state should have one spelling."""
+    """Read null of YAML and JSON as `value`: TOML has no null, and each state should have one spelling."""
     return BeforeValidator(lambda written: value if written is None else written)
 
 
-# Types of keys that several tables have.
+# Types of keys in several tables.
 CountOrNull = Annotated[int, Field(ge=0), null_is(0)]
 TextOrNull = Annotated[str, null_is("")]
 Dtype = Literal["bfloat16", "float16", "float32"]
@@ -46,15 +46,15 @@ def key(
     automl: dict[str, Any] | None = None,
     **bounds: Any,
 ) -> Any:
-    """A key of the spec.
+    """Declare a key of the spec.
 
-    native   "used", or "no effect": accepted so that a file moves over, a warning when it is not the default
-    only     the values our own engine takes; another value is an error
+    native   "used", or "no effect": accepted for compatibility, with a warning if it is not the default
+    only     the values that our own engine supports; another value is an error
     instead  the key to use in place of this one
-    automl   how a search treats the key: min and max with a scale (log; log2 for powers of two), or choices, and their
-             weights; with_lora (what differs where LoRA trains); default (searched unless the user says otherwise);
-             depends_on (chosen after that key); only_where (values of another key beside which it means something);
-             shapes_weights (a trial that goes on from another's weights keeps its value)
+    automl   settings for a search: min and max with a scale (log; log2 for powers of two), or choices, and their
+             weights; with_lora (overrides if LoRA trains); default (searched unless the user says otherwise);
+             depends_on (chosen after that key); only_where (values of another key without which it has no effect);
+             shapes_weights (a trial that resumes from another's weights keeps its value)
     """
     extra: dict[str, Any] = {"x-native": native if only is None else {"only": only}}
     if instead:
@@ -65,5 +65,5 @@ def key(
 
 
 def table(cls: type[Table], title: str, description: str) -> Any:
-    """A nested table that is always there, with the defaults of its keys."""
+    """Declare a nested table that always exists, with the defaults of its keys."""
     return Field(default_factory=cls, title=title, description=description)

@@ -1,4 +1,4 @@
-"""The keys of policy.lora that a stored adapter has: what a training that continues it takes over."""
+"""The values of policy.lora in a stored adapter, for a training that continues it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vidqa.core.files import read_json
 from vidqa.spec.problems import NO_RUN, NOT_SUPPORTED
 from vidqa.spec.run_lookup import ADAPTER
 
-# Fields of PEFT by key. Dropout is no part of the trained weights: a spec may have another one.
+# Key to PEFT field. Dropout is not part of the trained weights, so that a spec may have another value.
 FIELDS = {
     "r": "r",
     "lora_alpha": "lora_alpha",
@@ -23,7 +23,7 @@ FIELDS = {
     "use_rslora": "use_rslora",
 }
 DEFAULTS = {"r": 8, "lora_alpha": 8}
-# Fields that change what the stored matrices mean, with the values that mean nothing.
+# Fields that change the meaning of the stored matrices, with their values for no effect.
 UNUSED = {
     "use_dora": (None, False),
     "lora_bias": (None, False),
@@ -36,12 +36,12 @@ UNUSED = {
     "alora_invocation_tokens": (None, []),
 }
 MERGE = "merge it with PEFT (merge_and_unload) and train from the merged folder"
-PRECISION = "base_precision"  # of this program's adapters of a base in few bits
+PRECISION = "base_precision"  # a field of this program's adapters with a quantized base model
 MATRIX = re.compile(r"^base_model\.model\.(.+)\.lora_(embedding_)?A(\.weight)?$")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """adapter_config.json of `folder`. Raises SPEC_PARENT_RUN."""
+    """Read adapter_config.json of `folder`. Raises SPEC_PARENT_RUN."""
     try:
         config = read_json(folder / ADAPTER)
     except (OSError, ValueError) as broken:
@@ -52,8 +52,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def adapter_keys(folder: Path) -> dict[str, Any]:
-    """Keys of policy.lora and their values for the adapter in `folder`. Raises SPEC_PARENT_RUN, SPEC_NOT_SUPPORTED for
-    an adapter that training cannot continue."""
+    """Values of policy.lora for the adapter in `folder`. Raises SPEC_PARENT_RUN, and SPEC_NOT_SUPPORTED for an adapter
+    that training cannot continue."""
     config = read_config(folder)
     if (kind := config.get("peft_type", "LORA")) != "LORA":
         raise NOT_SUPPORTED.error(folder / ADAPTER, f"peft_type is {kind!r}; adapters of LoRA are continued", MERGE)
@@ -72,7 +72,7 @@ def adapter_keys(folder: Path) -> dict[str, Any]:
 
 
 def differences(folder: Path, lora: Any) -> list[tuple[str, Any, Any]]:
-    """Key, adapter's value and spec's value where the table policy.lora is not the adapter's."""
+    """(key, adapter's value, spec's value) for each value of policy.lora that differs from the adapter."""
     return [
         (key, stored, value)
         for key, stored in adapter_keys(folder).items()
@@ -81,19 +81,19 @@ def differences(folder: Path, lora: Any) -> list[tuple[str, Any, Any]]:
 
 
 def base_of(folder: Path) -> str:
-    """The base model that an adapter names: a folder, hf_model://org/name, or "" where it names none."""
+    """The base model in an adapter's config: a folder, hf_model://org/name, or "" if there is none."""
     name = read_config(folder).get("base_model_name_or_path") or ""
     is_hub = name and not os.path.isdir(name) and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name)
     return f"hf_model://{name}" if is_hub else name
 
 
 def _plain(value: Any) -> Any:
-    """Empty values alike, and lists without their order."""
+    """Normalize a value for comparison: one empty value, and lists sorted."""
     return sorted(map(str, value)) if isinstance(value, list) else value or None
 
 
 def _adapted_modules(folder: Path) -> list[str]:
-    """The names of the modules that the stored matrices belong to, from the file's header."""
+    """The names of the modules with stored matrices, from the file's header."""
     path = folder / "adapter_model.safetensors"
     try:
         with path.open("rb") as file:
@@ -107,5 +107,5 @@ def _adapted_modules(folder: Path) -> list[str]:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter and no whole model."""
+    """Whether a folder holds an adapter and not a whole model."""
     return os.path.isfile(folder / ADAPTER) and not os.path.isfile(folder / "config.json")

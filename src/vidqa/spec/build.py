@@ -1,4 +1,4 @@
-"""From the words of a command line to a resolved spec: which layers there are, and in which order they lie."""
+"""Build a resolved spec from the options of a command line: the layers and their order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ARCHIVES = ("videos.tar.gz", "images.tar.gz", "videos.tar", "images.tar")
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks for, as written. `roots` maps train, val, eval, query to a folder."""
+    """The user's options, as written. `roots` maps train, val, eval, query to a folder."""
 
     action: str
     profile: str | None = None
@@ -47,7 +47,7 @@ class Request:
 
 
 def build(request: Request) -> Resolved:
-    """The spec of a request. Raises ProblemError with the problems of every layer, not only of the first wrong one."""
+    """Build the spec of a request. Raises ProblemError with the problems of all layers, not only of the first."""
     layers: list[Layer] = []
     problems: list[Problem] = []
     for make in _makers(request):
@@ -57,7 +57,7 @@ def build(request: Request) -> Resolved:
             problems += wrong.problems
     if problems:
         raise ProblemError(problems)
-    used_layers = [layer for layer in layers if layer.table or layer is layers[0]]  # the profile is named in any case
+    used_layers = [layer for layer in layers if layer.table or layer is layers[0]]  # the profile is always listed
     resolved = resolve(request.action, used_layers, request.target)
     resolved = replace(resolved, warnings=[*resolved.warnings, *_of_steps(request, resolved)])
     return _for_cosmos(resolved) if request.target == "cosmos-rl" else resolved
@@ -87,7 +87,7 @@ def _makers(request: Request) -> Iterator[Callable[[], Layer]]:
 
 
 def _model_layer(action: str, name: str) -> Layer:
-    """The model's key; of an adapter that a training begins with or that answers, its base model and its keys."""
+    """The model key. For an adapter that is trained further or evaluated: also its base model and its keys."""
     models = actions.action(action).models
     if action == "train" and (adapter := adapter_named(name)):
         return Layer(f"--model {name}", begun_with(adapter))
@@ -97,12 +97,12 @@ def _model_layer(action: str, name: str) -> Layer:
 
 
 def _model_name(name: str) -> str:
-    """The path of a folder in full. A name of the hub, also one that lacks hf_model://, is taken as it is."""
+    """The absolute path of a folder. A name of the hub, with or without hf_model://, is unchanged."""
     return name if BARE_ID.match(name) and not os.path.isdir(name) else _absolute(name)
 
 
 def _absolute(place: str) -> str:
-    """A path of this machine in full, since a job may start in another folder; a remote place as it is."""
+    """A local path made absolute, since a job may start in another folder; a remote path unchanged."""
     return place if not place.strip() or "://" in place else str(absolute(place))
 
 
@@ -111,7 +111,7 @@ def _no_run(which: str) -> Layer:
 
 
 def profile_layer(action: str, name: str | None) -> Layer:
-    """A named starting point, such as full, frozen-vision or lora for training; the first one where none is named.
+    """A named set of defaults, such as full, frozen-vision or lora for training; without a name the first one.
     Raises SPEC_VALUE."""
     profiles = actions.action(action).profiles
     name = next(iter(profiles)) if name is None else name
@@ -123,8 +123,8 @@ def profile_layer(action: str, name: str | None) -> Layer:
 def _root_layer(action: str, part: str, root: str) -> Layer:
     """A set of records in one folder: annotations.json, and media below it or in an archive.
 
-    A remote root (with ://) is taken as it is. Raises SPEC_FILE where a local one has no annotations, or the action has
-    no such set.
+    A remote root (with ://) is not checked. Raises SPEC_FILE if a local one has no annotations, or the action has no
+    such set.
     """
     roots = {data.root: data for data in actions.action(action).data}
     if part not in roots:
@@ -155,8 +155,8 @@ def _for_cosmos(resolved: Resolved) -> Resolved:
 
 
 def _of_steps(request: Request, resolved: Resolved) -> list[Problem]:
-    """What the records that are here say of the steps: an upper bound that is not reached, and the steps of an earlier
-    run whose epochs are taken over."""
+    """Warnings about the steps, if the records are available: a step limit above the epochs' steps, and a different
+    number of steps from an earlier run whose epochs are inherited."""
     if not actions.action(request.action).trains:
         return []
     spec = cast(TrainSpec, resolved.spec)
@@ -178,7 +178,7 @@ def _of_steps(request: Request, resolved: Resolved) -> list[Problem]:
 
 
 def _earlier_run(request: Request, origin: str) -> Path | None:
-    """The run whose epochs are taken over: that of --parent-run, or of an override file that is a run's own spec."""
+    """The run whose epochs are inherited: that of --parent-run, or of an override file that is a run's own spec."""
     if request.parent_run is not None and origin.startswith(PARENT_LAYER):
         return run_folder_of(request.parent_run)
     return next((path.parent for path in request.overrides if str(path) == origin and path.name == "spec.toml"), None)

@@ -1,5 +1,5 @@
-"""Keys of cosmos-rl and TAO here. A spec takes many without effect, so that a user's file moves over unchanged; others
-stand elsewhere, or are refused with a reason."""
+"""Compatibility with keys of cosmos-rl and TAO. Many are accepted without effect, so that a user's file can be used
+unchanged; others are renamed, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PositiveOrNull = Annotated[float, Field(gt=0)] | None
 BatchStrategy = Literal["prefer_first", "prefer_closest"]
 PipelineSchedule = Literal["1F1B", "GPipe", "Interleaved1F1B"]
 
-# One row a key: the tables that have it, name, type, default, title, description, and the key to use instead where there is one.
+# One row per key: the tables that have it, name, type, default, title, description, and optionally the key to use instead.
 # fmt: off
 NO_EFFECT: list[tuple[Any, ...]] = [
     ("Fp4", "fp4_recipe", Fp8Recipe, "dynamic_scaling", "FP4 scaling", "How FP4 scales are found."),
@@ -125,7 +125,7 @@ NO_EFFECT: list[tuple[Any, ...]] = [
     ("QuantizeDataset", "dataset_split", str, "", "Split of it", "TAO's part of that set.", "quantize.num_calibration_samples"),
     ("Quantize", "skip_test_generation", bool, True, "Test generation", "TAO's answer after quantizing; the proof compares log-probabilities.", "quantize.evaluate"),
 ]
-# Keys of which our engine takes the default alone.
+# Keys of which our engine supports only the default.
 DEFAULT_ONLY: list[tuple[Any, ...]] = [
     ("Fp8", "fp8_recipe", Fp8Recipe, "dynamic_scaling", "FP8 scaling", "How FP8 scales are found."),
     ("Fp4", "enable_fp4", bool, False, "FP4", "Compute matrix products in 4-bit floats."),
@@ -168,7 +168,7 @@ DEFAULT_ONLY: list[tuple[Any, ...]] = [
     ("GrpoEngine", "keep_features", bool, False, "Keep features", "Features of a frozen tower are not kept: a question's frames are held for its step."),
 ]
 # fmt: on
-# Where a key of NVIDIA's example files, or of an older cosmos-rl, stands here.
+# Keys of NVIDIA's example files, or of an older cosmos-rl, with their names here.
 RENAMED = {
     "custom.vision.num_frames": "custom.vision.nframes",
     "vision.num_frames": "vision.nframes",
@@ -180,7 +180,7 @@ RENAMED = {
     "train.validation_step": "validation.freq",
     "train.validation_batch_per_replica": "validation.batch_size",
 }
-# Keys that something else than a spec has: what, and what to write here.
+# Keys that belong to something other than a spec: what that is, and what to write instead.
 _LOADER = "write a function that yields the records of this set, and let custom.loader name it: FILE.py:FUNCTION"
 OF_THEIR_LOADERS = {"custom.dataset.dataset_root": _LOADER, "custom.dataset.meta_file": _LOADER}
 NO_SPECS = {
@@ -188,12 +188,12 @@ NO_SPECS = {
     "parent_job_id": ("a workflow, not of a spec", "give it to build_spec.py: --parent-job-id JOB"),
     "automl_policy": ("a workflow, not of a spec", "give it to route_train.py: --automl auto, on or off"),
 }
-# Keys that earlier versions had; where the value is the default that they wrote, the key says nothing.
+# Keys of earlier versions, with the default that these wrote, which is ignored, and the remedy for other values.
 _VLLM = "remove it; vLLM's own server answers with an exported folder, see references/serving.md"
 REMOVED: dict[str, tuple[object, str]] = {"engine.vllm.python": ("", _VLLM)}
 # Tables and keys of cosmos-rl's own processes.
 OF_THEIR_PROCESSES = ("profiler", "controller_execution_id")
-# Tables and keys of cosmos-rl that only its reinforcement learning reads, beside the keys of a GRPO spec.
+# Tables and keys that only cosmos-rl's reinforcement learning reads, except the keys of a GRPO spec.
 REINFORCEMENT = (
     *("rollout", "distillation", "vla", "policy.diffusers", "policy.is_diffusers", "validation.remote_reward"),
     *("train.coalesce_weight_sync", "train.logprob_dtype", "train.p2p_sync_pack_tensors", "train.prefetch_payloads"),
@@ -204,7 +204,7 @@ REINFORCEMENT = (
 
 
 def with_compat_keys(table: type[T]) -> type[T]:
-    """The table with its keys of NO_EFFECT and DEFAULT_ONLY after its own."""
+    """Append the table's keys of NO_EFFECT and DEFAULT_ONLY to its own."""
     fields: dict[str, Any] = {}
     for rows, is_default_only in ((DEFAULT_ONLY, True), (NO_EFFECT, False)):
         for owner, name, kind, default, title, description, *instead in rows:

@@ -1,4 +1,4 @@
-"""A spec in the keys of cosmos-rl 0.4.7 and of TAO's evaluator, with what stands in the way of running it there."""
+"""Convert a spec to the keys of cosmos-rl 0.4.7 and of TAO's evaluator, and report values that cannot be converted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vidqa.spec.models import EvaluateSpec, GrpoSpec, Spec, TrainSpec
 from vidqa.spec.problems import NOT_SUPPORTED
 from vidqa.spec.schedule import PARTS, rate_of, steps_per_epoch
 
-# Keys of TAO and of our engine that cosmos-rl's configuration class does not have.
+# Keys of TAO and of our engine that cosmos-rl's configuration class lacks.
 UNKNOWN_THERE = {
     "custom.vision.cap_pixels_per_frame",
     "results_dir",
@@ -40,7 +40,7 @@ MOST_NAMED = 5
 
 
 def target_table(spec: Spec, train_samples: int | None = None) -> tuple[dict[str, Any], list[Problem]]:
-    """The table that NVIDIA's container reads for the action of a spec, and the problems with it."""
+    """The table for NVIDIA's container for the action of a spec, and the problems with it."""
     if isinstance(spec, TrainSpec) and not isinstance(spec, GrpoSpec):
         return cosmos_table(spec, train_samples)
     if isinstance(spec, EvaluateSpec):
@@ -50,7 +50,7 @@ def target_table(spec: Spec, train_samples: int | None = None) -> tuple[dict[str
 
 
 def _evaluator_table(spec: EvaluateSpec) -> tuple[dict[str, Any], list[Problem]]:
-    """The table that TAO's evaluator reads, and a warning for each value that it cannot hold."""
+    """The table for TAO's evaluator, and a warning for each value that it does not support."""
     defaults = leaves("evaluate")
     values, problems = {}, []
     for path, value in flat(spec).items():
@@ -65,10 +65,10 @@ def _evaluator_table(spec: EvaluateSpec) -> tuple[dict[str, Any], list[Problem]]
 
 
 def cosmos_table(spec: TrainSpec, train_samples: int | None = None) -> tuple[dict[str, Any], list[Problem]]:
-    """The table that cosmos-rl reads, and the problems with it.
+    """The table for cosmos-rl, and the problems with it.
 
-    cosmos-rl counts warm-up and validation in steps: with `train_samples` epochs become steps exactly; without, warm-up
-    becomes a share of the run and the validation frequency is left to cosmos-rl, with a warning.
+    cosmos-rl counts warm-up and validation in steps. With `train_samples` epochs are converted to steps exactly;
+    without, warm-up becomes a share of the run and the validation frequency is cosmos-rl's default, with a warning.
     """
     values = {path: value for path, value in flat(spec).items() if value is not None and not _ours(path)}
     problems = [_lost(path, value) for path, value in flat(spec).items() if _is_lost(path, value)]
@@ -107,11 +107,11 @@ def cosmos_table(spec: TrainSpec, train_samples: int | None = None) -> tuple[dic
 
 
 def _has_own_class(model: str) -> bool:
-    """Whether cosmos-rl has a model class of its own for this model, as for Qwen2.5-VL. Qwen3-VL runs as
-    transformers' class, for which cosmos-rl asserts against torch.compile, context and pipeline parallelism."""
+    """Whether cosmos-rl has its own model class for this model, as for Qwen2.5-VL. Qwen3-VL runs in transformers'
+    class, for which cosmos-rl asserts against torch.compile, context and pipeline parallelism."""
     if config := read_object(Path(model) / "config.json"):
         return config.get("model_type") == "qwen2_5_vl"
-    return any(name in model for name in ("Cosmos-Reason1", "Qwen2.5-VL"))  # of the hub: known by its name
+    return any(name in model for name in ("Cosmos-Reason1", "Qwen2.5-VL"))  # of the hub: recognized by its name
 
 
 def _ours(path: str) -> bool:
@@ -123,7 +123,7 @@ def _empty_custom(path: str, value: Any) -> bool:
 
 
 def _is_lost(path: str, value: Any) -> bool:
-    """A key that the user changed and that is neither written nor translated."""
+    """Whether the user changed a key that is neither written nor converted."""
     translated = ("train.optm_warmup_epochs", "validation.freq_in_epoch", "results_dir")
     if path == "policy.lora.init_lora_weights" and isinstance(value, str):
         return value.startswith("pissa_niter")
@@ -137,7 +137,7 @@ def _lost(path: str, value: Any) -> Problem:
 
 
 def video_fps_problems(spec: TrainSpec) -> list[Problem]:
-    """SPEC_NOT_SUPPORTED where custom.vision.fps is used and a record with a video does not give its own rate."""
+    """SPEC_NOT_SUPPORTED if custom.vision.fps is used and a record with a video lacks video_fps."""
     if spec.custom.vision.fps is None:
         return []
     problems = []
@@ -149,8 +149,8 @@ def video_fps_problems(spec: TrainSpec) -> list[Problem]:
 
 
 def missing_fps(path: str, key: str) -> list[Problem]:
-    """SPEC_NOT_SUPPORTED where a record of `path` with a video has no video_fps, or, a warning, it cannot be read."""
-    from vidqa.data import open_source  # readers of tables and archives, which most scripts do without
+    """SPEC_NOT_SUPPORTED if a record of `path` with a video lacks video_fps; a warning if `path` cannot be read."""
+    from vidqa.data import open_source  # imports readers of tables and archives, which most scripts do not need
     from vidqa.data.problems import ProblemCollector
 
     collector = ProblemCollector(path)

@@ -1,4 +1,4 @@
-"""The tables of an evaluation, an inference and an embedding: data, model, how a set is worked through, metrics."""
+"""The tables of an evaluation, an inference and an embedding: data, model, batching and saving, metrics."""
 
 from __future__ import annotations
 
@@ -222,12 +222,12 @@ METRIC_MODELS = {"bertscore": "bertscore_model", "similarity": "similarity_model
 
 
 def is_folder(name: str) -> bool:
-    """Whether a name is meant as a path: names of the hub begin with none of these."""
+    """Whether a name is a path: names of the hub never begin with one of these characters."""
     return name.startswith(("/", "~", "."))
 
 
 def metric_models(spec: Any) -> dict[str, str]:
-    """The keys of the folders that the metrics asked for need, by the metric's name."""
+    """The keys of the model folders that the requested metrics need, by metric name."""
     chosen = {name: key for name, key in METRIC_MODELS.items() if name in spec.metrics.names}
     return {name: f"metrics.{key}" for name, key in chosen.items() if is_folder(getattr(spec.metrics, key))}
 
@@ -238,5 +238,5 @@ def path_keys(spec: Any) -> list[str]:
 
 
 def folder_keys(spec: Any) -> list[str]:
-    """The keys of second models that name a folder."""
+    """The keys of second models whose value is a folder."""
     return ["embed.text_model"] if is_folder(spec.embed.text_model) else []

@@ -1,5 +1,5 @@
-"""The tables that reinforcement learning by GRPO has in place of, or beside, those of supervised training, and the
-names of its rewards."""
+"""The tables of reinforcement learning by GRPO that replace or extend those of supervised training, and the names of
+rewards."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from vidqa.spec.run_tables import TrainEngine, Validation
 from vidqa.spec.train_tables import LearningRate, Train, TrainDataset
 
 Reward = str | list[str] | dict[str, float]
-# What each name of a built-in reward means.
+# Canonical names of built-in rewards, by name.
 REWARDS = {name: name for name in ("accuracy", "format", "format_strict", "number", "distance", "token_f1")}
 REWARDS["single_choice"] = "accuracy"  # cosmos-rl's name
 REWARD_NAMES = "name accuracy, format, format_strict, number, distance, token_f1 or FILE.py:FUNCTION"  # remedy
 USER_FUNCTION = re.compile(r"^(?P<file>.+\.py):(?P<function>[A-Za-z_]\w*)$")
-MOST_RETRIES = 10  # rounds that dapo takes where max_retry_for_on_policy is -1
+MOST_RETRIES = 10  # rounds of dapo if max_retry_for_on_policy is -1
 
 
 class OverlongReward(Table):
@@ -204,7 +204,7 @@ class GrpoEngine(TrainEngine):
 
 
 def reward_weights(value: Any) -> dict[str, float]:
-    """The weight of each reward that a `reward_function` names: one name, a list (weight 1 each) or a table."""
+    """The weight of each reward in a `reward_function`: one name, a list (weight 1 each) or a table."""
     if isinstance(value, Mapping):
         return {str(name): float(weight) for name, weight in value.items()}
     return dict.fromkeys([value] if isinstance(value, str) else value, 1.0)

@@ -1,5 +1,5 @@
-"""The keys of a spec as dotted paths: which there are, their values, the nearest known ones, and what a key may hold as
-JSON Schema and in words."""
+"""The keys of a spec as dotted paths: list of all keys, their values, nearest matches, and allowed values as JSON
+Schema and in words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMITS = {
 
 
 def table_of(field: FieldInfo) -> type[Table] | None:
-    """The table class that a field holds, also where it may be absent; None for a leaf."""
+    """The table class of a field, also of an optional table; None for a leaf."""
     for kind in (field.annotation, *get_args(field.annotation)):
         if isinstance(kind, type) and issubclass(kind, Table):
             return kind
@@ -52,14 +52,14 @@ def leaves(action: str) -> Mapping[str, FieldInfo]:
 
 @cache
 def reinforcement_keys() -> tuple[str, ...]:
-    """Tables and keys of cosmos-rl that only its reinforcement learning reads."""
+    """Tables and keys that only cosmos-rl's reinforcement learning reads."""
     within = ("engine.", *(f"{name}." for name in REINFORCEMENT))
     own = (path for path in leaves("grpo") if path not in leaves("train") and not path.startswith(within))
     return (*REINFORCEMENT, *own)
 
 
 def flat(spec: Table) -> dict[str, Any]:
-    """Every key of a validated spec with its value; a table that is absent is one key with None."""
+    """Every key of a validated spec with its value; an absent table is one key with None."""
     values: dict[str, Any] = {}
 
     def visit(part: Table, prefix: str) -> None:
@@ -75,7 +75,7 @@ def flat(spec: Table) -> dict[str, Any]:
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by dotted path as tables in tables."""
+    """Convert values by dotted path to nested tables."""
     whole: dict[str, Any] = {}
     for path, value in values.items():
         table, last = table_at(whole, path)
@@ -84,7 +84,7 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def table_at(tables: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
-    """The innermost table of a dotted path, made where there is none, and the path's last name."""
+    """The innermost table of a dotted path, created if missing, and the path's last name."""
     *outer, last = path.split(".")
     for name in outer:
         if not isinstance(tables.get(name), dict):
@@ -94,7 +94,7 @@ def table_at(tables: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
 
 
 def value_in(values: Any, path: str) -> Any:
-    """The value at a dotted path of tables in tables; None where there is none."""
+    """The value at a dotted path of nested tables; None if there is none."""
     inside: Any = values
     for name in path.split("."):
         inside = inside.get(name) if isinstance(inside, Mapping) else None
@@ -102,7 +102,7 @@ def value_in(values: Any, path: str) -> Any:
 
 
 def value_at(spec: Table, key: str) -> Any:
-    """The value of a key, or of a name in the table that a key holds."""
+    """The value of a key, or of an entry in a dictionary under that key."""
     value: Any = spec
     for name in key.split("."):
         value = value[name] if isinstance(value, dict) else getattr(value, name)
@@ -119,7 +119,7 @@ def with_values(spec: SpecT, values: Mapping[str, Any]) -> SpecT:
 
 
 def nearest(action: str, path: str) -> list[str]:
-    """Up to three known keys that look like `path`: whole path first, then the last name alone."""
+    """Up to three known keys similar to `path`: by the whole path first, then by the last name alone."""
     names = [*leaves(action), *actions.action(action).shorthand]
     close = difflib.get_close_matches(path, names, n=3, cutoff=0.75)
     last = path.rsplit(".", 1)[-1]
@@ -130,7 +130,7 @@ def nearest(action: str, path: str) -> list[str]:
 
 
 def facts(field: FieldInfo) -> dict[str, Any]:
-    """The x- properties of a key: x-native always, x-instead and x-automl where there are any."""
+    """The x- properties of a key: x-native always, x-instead and x-automl if set."""
     extra = field.json_schema_extra
     return dict(extra) if isinstance(extra, dict) else {}
 
@@ -168,7 +168,7 @@ def _table(whole: dict[str, Any], prop: dict[str, Any]) -> dict[str, Any] | None
 
 
 def expected(action: str, path: str) -> str:
-    """What a key may hold, in words: "whole number of at least 1, or unset"."""
+    """The allowed values of a key, in words: "whole number of at least 1, or unset"."""
     prop = properties(action).get(path)
     return "a table of keys" if prop is None else _in_words(prop)
 

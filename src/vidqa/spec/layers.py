@@ -1,5 +1,5 @@
-"""Layers: tables of keys from files, data roots and the command line, laid over each other; the later one wins. The
-tables of a layer tell which action it is for."""
+"""Layers: tables of keys from files, data roots and the command line, merged so that later ones override earlier ones;
+and detection of a layer's action by its tables."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from vidqa.spec.keys import leaves, nearest, reinforcement_keys, table_of, value
 from vidqa.spec.problems import FILE, NO_EFFECT, UNKNOWN_KEY, VALUE
 
 DEEPEST = 100  # levels of tables and lists in a spec
-FORMATS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}  # by the ending of a file's name
+FORMATS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}  # by file suffix
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Some keys and where they come from. `text` is the file's text, if it was one: it gives problems their line."""
+    """Some keys and their source. `text` is the text of a file, by which problems find the line of a key."""
 
     name: str
     table: dict[str, Any] = field(default_factory=dict)
     text: str = ""
 
 
-# Values as problems show them: short, however deep or long they are.
+# Values for messages of problems: shortened, however deep or long they are.
 _shown = reprlib.Repr()
 _shown.maxlevel, _shown.maxstring, _shown.maxother = 2, 120, 120
 brief = _shown.repr
 
 
 class _Yaml(yaml.SafeLoader):
-    """YAML in which 1e-5 is a number, as people mean it."""
+    """YAML in which 1e-5 is a number, not a string."""
 
 
 _Yaml.add_implicit_resolver(
@@ -54,7 +54,7 @@ _Yaml.add_implicit_resolver(
 
 
 def read_layer(path: Path | str) -> Layer:
-    """A TOML, YAML or JSON file as a layer. Raises SPEC_FILE, with the line where there is one."""
+    """Read a TOML, YAML or JSON file as a layer. Raises SPEC_FILE, with the line if possible."""
     path = Path(path)
     format = format_of(path)
     try:
@@ -65,19 +65,19 @@ def read_layer(path: Path | str) -> Layer:
     table = _parse(path, text, format)
     if not isinstance(table, dict):
         raise FILE.error(f"{path}:1", f"the file holds a {type(table).__name__}, not a table of keys")
-    return Layer(str(path), {str(name): value for name, value in table.items()}, text)  # YAML has keys of every type
+    return Layer(str(path), {str(name): value for name, value in table.items()}, text)  # YAML keys may have any type
 
 
 def format_of(path: Path) -> str:
-    """toml, yaml or json, as the name of a spec's file says. Raises SPEC_FILE."""
+    """The format of a spec file by its suffix: toml, yaml or json. Raises SPEC_FILE."""
     if path.suffix not in FORMATS:
         raise FILE.error(path, f"the name ends in {path.suffix!r}; a spec is .toml, .yaml or .json")
     return FORMATS[path.suffix]
 
 
 def texts(value: Any, _above: tuple[int, ...] = (), _visited: set[int] | None = None) -> Iterator[str]:
-    """Every string of a value, keys among them. A part that stands in many places, as YAML's anchors allow, is looked
-    at once. Raises ValueError where a part holds itself or lies deeper than DEEPEST."""
+    """Yield every string of a value, including keys. A part that occurs several times, as with YAML anchors, is visited
+    once. Raises ValueError if a part contains itself or is nested deeper than DEEPEST."""
     visited = set() if _visited is None else _visited
     if isinstance(value, str):
         yield value
@@ -113,7 +113,7 @@ def _parse(path: Path, text: str, format: str) -> Any:
 
 
 def parse_set(assignments: Iterable[str], name: str = "--set") -> Layer:
-    """`a.b.c=value` words as one layer; a value is a TOML or JSON scalar, list or table, else text."""
+    """Parse `a.b.c=value` arguments into one layer; a value is a TOML or JSON scalar, list or table, else text."""
     table: dict[str, Any] = {}
     problems: list[Problem] = []
     for word in assignments:
@@ -140,14 +140,14 @@ def parse_value(text: str) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """A value as `parse_set` reads it back: a text as it is, unless it would be read as something else."""
+    """Format a value so that `parse_set` reads it back: a text unquoted, unless it would be read as another type."""
     return value if isinstance(value, str) and parse_value(value) == value else json.dumps(value, default=str)
 
 
 def entries(action: str, layer: Layer) -> Iterator[tuple[str, Any] | Problem]:
-    """The layer's keys as (dotted path, value), or a problem for each one that cannot be placed.
+    """Yield the layer's keys as (dotted path, value), or a problem for each unknown key.
 
-    A path to a table comes with None (the table is taken away) or {} (it is there, with its defaults).
+    The value of a path to a table is None (the table is removed) or {} (it exists, with its defaults).
     """
     table, declared = layer.table, actions.action(action)
     if _is_benchmark_config(table):
@@ -165,7 +165,7 @@ def entries(action: str, layer: Layer) -> Iterator[tuple[str, Any] | Problem]:
 
 
 def _is_benchmark_config(table: dict[str, Any]) -> bool:
-    """Whether a file is of Cosmos-Reason1's benchmark: a list of data sets beside tables of an evaluation."""
+    """Whether a file is a config of Cosmos-Reason1's benchmark: a list of data sets beside tables of an evaluation."""
     tables = ("model", "evaluation", "generation")
     return isinstance(table.get("datasets"), list) and not table.keys().isdisjoint(tables)
 
@@ -199,7 +199,7 @@ def _place(
 
 
 def _elsewhere(action: str, layer: Layer, path: str, value: Any) -> Iterator[tuple[str, Any] | Problem]:
-    """A key that is not one here: what a file of NVIDIA's calls by another name, or a problem."""
+    """Handle an unknown key: yield a renamed key of NVIDIA's files, or a problem."""
     moved = RENAMED.get(path)
     if moved is not None and moved in leaves(action):
         yield from _place(action, layer, actions.action(action).spec_model, moved, value, "")
@@ -217,7 +217,7 @@ def _elsewhere(action: str, layer: Layer, path: str, value: Any) -> Iterator[tup
 def _unknown(action: str, layer: Layer, path: str) -> Problem:
     where, is_of_processes = place(layer, path), path.split(".")[0] in OF_THEIR_PROCESSES
     is_reinforcement = any(path == name or path.startswith(f"{name}.") for name in reinforcement_keys())
-    # A run's resolved configuration names all of these.
+    # The resolved configuration of a run lists all of these.
     if (is_of_processes or is_reinforcement) and training_type(layer) == "sft":
         message = f"{path} is a key that cosmos-rl's supervised fine-tuning does not read either"
         return NO_EFFECT.at(where, message, "remove it, or ignore this", severity="warning")
@@ -237,12 +237,12 @@ def _unknown(action: str, layer: Layer, path: str) -> Problem:
 
 
 def training_type(layer: Layer) -> Any:
-    """What a file itself says of the kind of training that it is for (sft, grpo); None where it says nothing."""
+    """The kind of training (sft, grpo) according to the file itself; None if it says nothing."""
     return value_in(layer.table, "train.train_policy.type")
 
 
 def place(layer: Layer, path: str) -> str:
-    """`file:line key` where the key's last name stands on exactly one line of the file, else `layer key`."""
+    """`file:line key` if the key's last name is on exactly one line of the file, else `layer key`."""
     last = re.escape(path.rsplit(".", 1)[-1])
     lines = [
         number
@@ -253,8 +253,8 @@ def place(layer: Layer, path: str) -> str:
 
 
 def action_of(spec_path: Path) -> str:
-    """The action whose tables a spec has, and none of another's; of those that share all of its tables, the first.
-    Raises SPEC_ACTION where there is none, or where its tables are of several."""
+    """The action whose tables a spec has, and none of another's; the first if several share all of its tables.
+    Raises SPEC_ACTION if there is none, or if its tables belong to several actions."""
     layer = read_layer(spec_path)
     own = _tables_by_action(layer)
     most = max(map(len, own.values()))
@@ -267,8 +267,8 @@ def action_of(spec_path: Path) -> str:
 
 
 def require_action(layer: Layer, spec_path: Path, action: str) -> None:
-    """Raise SPEC_ACTION for an action that there is not, and for a spec that has tables of another, of which this one
-    has fewer."""
+    """Raise SPEC_ACTION for an unknown action, and for a spec with more tables of another action, which include those
+    of this one."""
     own = _tables_by_action(layer)
     mine = own[actions.action(action).name]
     other = max(own, key=lambda name: len(own[name]))
@@ -278,7 +278,7 @@ def require_action(layer: Layer, spec_path: Path, action: str) -> None:
 
 
 def _tables_by_action(layer: Layer) -> dict[str, set[str]]:
-    """The tables and short names of a spec that each action has."""
+    """The tables and short names in a spec that belong to each action."""
     return {declared.name: _tables(layer) & {*declared.tables, *declared.shorthand} for declared in actions.every()}
 
 

@@ -1,4 +1,4 @@
-"""The specs of our own actions: what one run is asked to do. Their defaults are the template."""
+"""The specs of our own actions. Their defaults are the template."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from vidqa.spec.train_tables import Train
 
 
 class Spec(Table):
-    """What one run is asked to do; each action has a spec of its own."""
+    """Specification of one run; each action has its own."""
 
 
 class TrainSpec(Spec):

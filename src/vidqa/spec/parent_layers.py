@@ -1,4 +1,4 @@
-"""Layers that come from a model: a run that is continued, evaluated or refined, an export, an adapter."""
+"""Layers from a model: from a run that is continued, evaluated or trained further, an export, an adapter."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from vidqa.spec.run_lookup import ADAPTER, EXPORTS, find_checkpoint, find_export
 from vidqa.spec.run_tables import Vision
 
 PARENT_LAYER = "parent run"
-# What an evaluation takes over from the run that trained its model: a video must become the same frames.
+# Keys that an evaluation inherits from the run that trained its model, so that a video gives the same frames.
 SAME_IN_BOTH = {
     **{f"vision.{name}": f"custom.vision.{name}" for name in Vision.model_fields},
     "dataset.system_prompt": "custom.system_prompt",
 }
-# The keys of a training that say what its model sees of a record.
+# The keys of a training that determine the model's input for a record.
 VIEW_KEYS = (*SAME_IN_BOTH.values(), "policy.model_max_length", "custom.train_dataset.response_mode")
 
 
 def parent_layer(action: str, run: Path, which: str | None) -> Layer:
-    """What a spec takes from a run, of the save `which` or of the one that its action usually takes.
+    """The keys that a spec inherits from a run, for its save `which` or the default save of the action.
 
     Raises SPEC_PARENT_RUN.
     """
@@ -48,8 +48,8 @@ def parent_layer(action: str, run: Path, which: str | None) -> Layer:
 
 
 def model_layer(action: str, name: str, which: str | None = None) -> Layer:
-    """The model that a user names to be asked: a run (its best export, or `which`), an export in it, another folder of
-    weights or of an adapter, a name of the hub. What a run knows of its frames and its system prompt comes with it.
+    """The keys for the model `name`: a run (its best export, or `which`), an export in it, another folder of weights or
+    of an adapter, or a name of the hub. A run adds its sampling settings and its system prompt.
 
     Raises SPEC_PARENT_RUN.
     """
@@ -64,7 +64,7 @@ def model_layer(action: str, name: str, which: str | None = None) -> Layer:
 
 
 def model_keys(action: str, folder: Path) -> dict[str, Any]:
-    """The keys of an action that asks or quantizes a model, for a folder of weights or of an adapter."""
+    """The model keys of an evaluation, inference, embedding or quantization, for a folder of weights or an adapter."""
     model, base = actions.action(action).models
     keys: dict[str, Any] = {model.name: str(folder.absolute())}
     if (folder / ADAPTER).is_file():
@@ -73,14 +73,14 @@ def model_keys(action: str, folder: Path) -> dict[str, Any]:
 
 
 def asked_model(name: str, which: str | None = None) -> dict[str, Any]:
-    """The keys of `model_layer` that are about the model alone, for the specs of an evaluation and an embedding."""
+    """The keys of `model_layer` about the model alone, for the specs of an evaluation and an embedding."""
     keys = {"model.enable_lora": False, **model_layer("evaluate", name, which).table}
     return {key: value for key, value in keys.items() if key.startswith("model.")}
 
 
 def view_layer(action: str, name: str) -> Layer | None:
-    """The frames and the system prompt of the training that made the model folder `name`, where they are known. None
-    for other models, and for a supervised training, which may begin from any weights with other frames."""
+    """The sampling settings and the system prompt with which the model folder `name` was trained, if known. None for
+    other models, and for a supervised training, which may start from any weights with other settings."""
     if "://" in name or action == "train" or actions.action(action).parent is None:
         return None
     view = trained_view(Path(name))
@@ -89,8 +89,8 @@ def view_layer(action: str, name: str) -> Layer | None:
 
 
 def trained_view(folder: Path) -> dict[str, Any]:
-    """The values of VIEW_KEYS with which a model folder or an adapter was trained: those that its export.json records;
-    where it lacks any, those of the run that it is an export of; empty without both."""
+    """The values of VIEW_KEYS with which a model folder or an adapter was trained: those recorded in its export.json;
+    if any are missing, those of the run that exported it; empty without both."""
     recorded = read_object(folder / EXPORT).get("spec")
     view = {key: recorded[key] for key in VIEW_KEYS if key in recorded} if isinstance(recorded, dict) else {}
     parent = _spec_of_export(folder) if len(view) < len(VIEW_KEYS) else None
@@ -98,20 +98,20 @@ def trained_view(folder: Path) -> dict[str, Any]:
 
 
 def _base_model(adapter: Path) -> str:
-    """The base model of an adapter, by the name that its training has for it where that is known."""
+    """The base model of an adapter, by its name in the training's spec if that is known."""
     parent = _spec_of_export(adapter)
     return parent.policy.model_name_or_path if isinstance(parent, TrainSpec) else base_of(adapter)
 
 
 def _spec_of_export(folder: Path) -> Spec | None:
-    """The spec of the run that a model folder is an export of; None where it is none."""
+    """The spec of the run that exported a model folder; None for other folders."""
     both = (folder, folder.resolve()) if os.path.isdir(folder) else ()
     places = (place for place in both if place.parent.name == EXPORTS)
     return next((spec for place in places if (spec := _parent_spec(place.parent.parent))), None)
 
 
 def view_of(spec: Spec) -> dict[str, Any]:
-    """The values of VIEW_KEYS that a TrainSpec, or a QuantizeSpec by its own names of them, has."""
+    """The values of VIEW_KEYS in a TrainSpec, or in a QuantizeSpec under its own names."""
     values = flat(spec)
     if isinstance(spec, QuantizeSpec):
         return {theirs: values[mine] for mine, theirs in SAME_IN_BOTH.items()}
@@ -119,13 +119,13 @@ def view_of(spec: Spec) -> dict[str, Any]:
 
 
 def _of_evaluation(view: dict[str, Any]) -> dict[str, Any]:
-    """The keys of an evaluation for those of a training."""
+    """Convert view keys of a training to those of an evaluation."""
     return {mine: view[theirs] for mine, theirs in SAME_IN_BOTH.items() if theirs in view}
 
 
 def continued(run: Path, home: Path, which: str) -> dict[str, Any]:
-    """What a training that goes on takes: the run's spec, and its checkpoint to start from. Of LoRA also its adapter:
-    without a checkpoint, or with train.resume = false, a new optimizer goes on from there."""
+    """The keys of a continued training: the run's spec, and its checkpoint to resume. With LoRA also its adapter, from
+    which training starts with a new optimizer if there is no checkpoint, or with train.resume = false."""
     table = read_layer(_spec_file(home)).table
     if not isinstance(table.get("train", {}), dict):
         raise NO_RUN.error(home / "spec.toml", "train is a value; it must be a table")
@@ -145,7 +145,7 @@ def continued(run: Path, home: Path, which: str) -> dict[str, Any]:
 
 
 def _adapter_of(home: Path, which: str) -> Path | None:
-    """The adapter among a run's exports; None where it has none."""
+    """The adapter among a run's exports; None if there is none."""
     try:
         export = find_export(home, which)
     except ProblemError:
@@ -154,7 +154,7 @@ def _adapter_of(home: Path, which: str) -> Path | None:
 
 
 def adapter_named(name: str) -> Path | None:
-    """The adapter that a training begins with: a PEFT folder, or the best export of a run of LoRA. None where `name` is
+    """The initial adapter of a training: a PEFT folder, or the best export of a LoRA run. None if `name` is
     neither."""
     place = Path(name)
     if is_adapter(place):
@@ -163,8 +163,8 @@ def adapter_named(name: str) -> Path | None:
 
 
 def begun_with(adapter: Path) -> dict[str, Any]:
-    """What a training takes that begins with `adapter`: base model and adapter, and the frames and the prompt of the
-    run that trained it, where it is one of this program."""
+    """The keys of a training that starts with `adapter`: base model and adapter, and the sampling settings and prompt
+    of the run that trained it, if it is a run of this program."""
     values = trained_view(adapter) | {f"policy.lora.{key}": value for key, value in adapter_keys(adapter).items()}
     values["policy.lora.lora_path"] = str(adapter.absolute())
     if base := _base_model(adapter):
@@ -175,8 +175,8 @@ def begun_with(adapter: Path) -> dict[str, Any]:
 
 
 def refined(run: Path, home: Path, which: str) -> dict[str, Any]:
-    """What reinforcement learning takes from a training: its export as the model to start from, its frames and its
-    prompt. Raises SPEC_MODEL for an adapter, whose base model would become the reference."""
+    """The keys that reinforcement learning inherits from a training: its export as the initial model, its sampling
+    settings and prompt. Raises SPEC_MODEL for an adapter, whose base model would become the reference."""
     export = find_export(run, which)
     if (export / ADAPTER).is_file():
         remedy = f"merge it first: python scripts/export.py {home} --merge --out FOLDER, then --model FOLDER"
@@ -185,7 +185,7 @@ def refined(run: Path, home: Path, which: str) -> dict[str, Any]:
 
 
 def quantized(run: Path, home: Path, which: str) -> dict[str, Any]:
-    """What a quantization takes from a training: its export, view of a video, and the records that it trained on."""
+    """The keys that a quantization inherits from a training: its export, view of a video, and training records."""
     values = {key.replace("model_name", "model_path"): value for key, value in exported(run, home, which).items()}
     if isinstance(parent := _parent_spec(home), TrainSpec):
         trained = parent.custom.train_dataset
@@ -197,7 +197,7 @@ def quantized(run: Path, home: Path, which: str) -> dict[str, Any]:
 
 
 def exported(run: Path, home: Path, which: str) -> dict[str, Any]:
-    """What an evaluation takes from a training, or a quantization: its export, and its view of a video."""
+    """The keys that an evaluation inherits from a training or a quantization: its export, and its view of a video."""
     export = find_export(run, which)
     return _of_evaluation(trained_view(export)) | model_keys("evaluate", export)
 
@@ -218,7 +218,7 @@ def _spec_file(home: Path) -> Path:
 
 
 def _parent_spec(home: Path) -> Spec | None:
-    """The parent's own spec; None for a run of another program, which keeps none that we know."""
+    """The parent's own spec; None for a run of another program, whose spec is unknown."""
     if not (home / "run.json").is_file() or not (home / "spec.toml").is_file():
         return None
     if read_object(home / "run.json").get("action") == "quantize":

@@ -1,4 +1,4 @@
-"""The `policy` table: the model, what of it trains, and how it is spread over GPUs."""
+"""The `policy` table: the model, its trained parameters, and its distribution over GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vidqa.spec.compat_keys import with_compat_keys
 
 DEFAULT_MODEL = "hf_model://nvidia/Cosmos-Reason2-8B"
 DECODER_PROJECTIONS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-# "true" and "false" arrive as text from schemas in which this key is a string.
+# "true" and "false" are strings when they come from schemas in which this key is a string.
 InitLora = Annotated[
     bool | Literal["gaussian", "eva", "olora", "pissa"] | Annotated[str, Field(pattern=r"^pissa_niter_[0-9]+$")],
     BeforeValidator(

@@ -1,4 +1,4 @@
-"""What can be wrong with a spec, with a run that is a parent, and with a request to train."""
+"""Problems of a spec, of a parent run, and of a request to train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompt files as cosmos-reason2-inference reads them: system_prompt, user_prompt and sampling_params, in YAML.
+"""Read prompt files of cosmos-reason2-inference: system_prompt, user_prompt and sampling_params, in YAML.
 
 prompt_layer(Path("prompts/caption.yaml"), reasoning=True)      keys of an inference
 """
@@ -14,7 +14,7 @@ from vidqa.spec.layers import Layer, place, read_layer
 from vidqa.spec.problems import FILE
 
 ASK_REASONING = "Think about it first, between <think> and </think>. Write the answer right after </think>."
-REASONING_TOKENS = 4096  # new tokens, which thinking needs more of
+REASONING_TOKENS = 4096  # maximum of new tokens, including reasoning
 PROMPTS = {"system_prompt": "dataset.system_prompt", "user_prompt": "inference.prompt"}
 SAMPLING = {
     **{name: f"generation.{name}" for name in ("max_tokens", "temperature", "repetition_penalty", "top_p", "top_k")},
@@ -24,7 +24,7 @@ SAMPLING = {
 
 
 def prompt_layer(path: Path | None, *, reasoning: bool = False) -> Layer:
-    """What a prompt file says, as keys of an inference; with `reasoning` the model is asked to think first.
+    """Read a prompt file as keys of an inference; with `reasoning` the prompt asks the model to think first.
 
     Raises SPEC_FILE.
     """
@@ -47,7 +47,7 @@ def prompt_layer(path: Path | None, *, reasoning: bool = False) -> Layer:
 
 
 def with_reasoning(question: str) -> str:
-    """The question, and that the model thinks before it answers."""
+    """Append a request to think before the answer."""
     return f"{question.rstrip()}\n\n{ASK_REASONING}"
 
 

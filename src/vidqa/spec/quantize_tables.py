@@ -1,5 +1,5 @@
-"""The tables of a quantization: the model, the samples that calibrate and prove it, how it becomes smaller, and
-what its scheme and method mean."""
+"""The tables of a quantization: the model, the samples for calibration and proof, and scheme and method with their
+meaning."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from vidqa.spec.policy_tables import DEFAULT_MODEL
 from vidqa.spec.run_tables import DecodeEngine
 
 SchemeName = Literal["FP8_DYNAMIC", "FP8", "W8A8", "W8A16", "W4A16", "NVFP4", "NVFP4A16"]
-AUTO = {"W8A8": "gptq", "W4A16": "gptq"}  # the method of "auto", where it is not rounding to nearest
-METHODS = {"gptq": ("W8A8", "W8A16", "W4A16"), "awq": ("W8A16", "W4A16")}  # the schemes of each other method
+AUTO = {"W8A8": "gptq", "W4A16": "gptq"}  # the method for "auto", if it is not rounding to nearest
+METHODS = {"gptq": ("W8A8", "W8A16", "W4A16"), "awq": ("W8A16", "W4A16")}  # the schemes of methods other than rtn
 OBSERVED = ("FP8", "NVFP4")  # activations have scales that calibration observes
 FEWEST, FEW = 16, 64  # calibration samples; fewer than FEW need quantize.force
-GROUPED = ("W8A16", "W4A16")  # schemes that quantize.group_size is of
+GROUPED = ("W8A16", "W4A16")  # schemes to which quantize.group_size applies
 
 
 class QuantizeModel(Table):
@@ -101,24 +101,24 @@ class QuantizeEngine(DecodeEngine):
 
 
 def method_of(quantize: Quantize) -> str:
-    """rtn, gptq or awq."""
+    """The quantization method: rtn, gptq or awq."""
     return AUTO.get(quantize.quantization_scheme, "rtn") if quantize.method == "auto" else quantize.method
 
 
 def is_smoothed(quantize: Quantize) -> bool:
-    """Whether SmoothQuant comes before the method."""
+    """Whether SmoothQuant is applied before the method."""
     is_auto = quantize.method == "auto" and quantize.quantization_scheme == "W8A8"
     return is_auto and quantize.smoothing_strength > 0
 
 
 def needs_calibration(quantize: Quantize) -> bool:
-    """Whether training samples decide any number of the result."""
+    """Whether the result depends on training samples."""
     observed = quantize.quantization_scheme in OBSERVED or quantize.kv_precision == "fp8"
     return observed or method_of(quantize) != "rtn"
 
 
 def few_samples(quantize: Quantize, count: int) -> str:
-    """Why so many samples are too few; empty where they are enough."""
+    """An error message if there are too few samples; empty if there are enough."""
     if count < FEWEST:
         return f"{count} samples calibrate; at least {FEWEST} are needed"
     if count < FEW and not quantize.force:

@@ -1,4 +1,4 @@
-"""From layers to one validated spec that knows where each of its values comes from."""
+"""Merge layers into one validated spec that records the origin of each value."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from vidqa.spec.problems import CONFLICT, FILE, SECRET, UNKNOWN_KEY, VALUE
 from vidqa.spec.rules import check
 
 TEMPLATE = "template"
-PROMPTS = ("system_prompt", "prompt")  # the last names of the keys whose text may have lines
+PROMPTS = ("system_prompt", "prompt")  # last names of the keys whose text may have several lines
 OPTIONAL_TABLE = "policy.lora"  # its presence alone changes the run
 ADAPTER_FOLDER = "policy.lora.lora_path"
 TRAIN_SET, VALIDATION_SET = "custom.train_dataset.annotation_path", "custom.val_dataset.annotation_path"
 LOADER = "custom.loader"
-NAMED = "train.train_policy.dataset"  # cosmos-rl's table of a data set's name
+NAMED = "train.train_policy.dataset"  # cosmos-rl's table with the name of a data set
 HELD_OUT = "train.train_policy.dataset.test_size"
 KINDS = (
     "use the action train for supervised fine-tuning, the action grpo for reinforcement learning (AutoML searches no "
     'values for it), or set train.train_policy.type to "sft" or "grpo"'
 )
-# cosmos-rl takes a list of these, one for each part of a model; a list of one value is that value.
+# cosmos-rl allows a list of these, one for each part of a model; a list of equal values is that value.
 PER_PART = ("train.optm_name", "train.optm_lr", "train.optm_impl")
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A valid spec, the layer of each of its keys by dotted path, what is worth a warning, and the layers in order."""
+    """A valid spec, the layer of each of its keys by dotted path, warnings, and the layers in order."""
 
     spec: Spec
     origins: dict[str, str]
@@ -67,19 +67,19 @@ def load(path: Path | str, action: str) -> Spec: ...
 
 
 def load(path: Path | str, action: str) -> Spec:
-    """The spec in a TOML, YAML or JSON file, over the template. Raises as `resolve_file`."""
+    """Load the spec in a TOML, YAML or JSON file, over the template. Raises as `resolve_file`."""
     return resolve_file(path, action).spec
 
 
 def resolve_file(path: Path | str, action: str, target: str = "native") -> Resolved:
-    """As `resolve`, of one file. Raises SPEC_ACTION for a spec of another action, else every problem."""
+    """Resolve one file, as `resolve` does. Raises SPEC_ACTION for a spec of another action, else every problem."""
     layer = read_layer(path)
     require_action(layer, Path(path), action)
     return resolve(action, [layer], target)
 
 
 def load_training(path: Path | str) -> TrainSpec:
-    """The spec of a run that trained, supervised or by reinforcement, as its file says. Raises as `load`."""
+    """Load the spec of a training run, supervised or by reinforcement, as its file says. Raises as `load`."""
     layer = read_layer(path)
     spec = resolve("grpo" if training_type(layer) == "grpo" else "train", [layer]).spec
     assert isinstance(spec, TrainSpec)
@@ -87,7 +87,7 @@ def load_training(path: Path | str) -> TrainSpec:
 
 
 def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Resolved:
-    """Lay `layers` over the template, later ones winning. Raises ProblemError with every problem that was found."""
+    """Merge `layers` over the template, later ones overriding. Raises ProblemError with all problems."""
     model = actions.action(action).spec_model
     merger = _LayerMerger(action)
     for layer in layers:
@@ -98,7 +98,7 @@ def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Res
     except ValidationError as invalid:
         wrong = list(dict.fromkeys(_path(model, error["loc"]) for error in invalid.errors()))
         everything = [*merger.problems, *_explain(action, merger, wrong), *_rules_beside(model, merger, wrong, target)]
-        everything.sort(key=lambda problem: problem.code != ACTION.name)  # others may follow from it
+        everything.sort(key=lambda problem: problem.code != ACTION.name)  # other problems may follow from it
         raise ProblemError(bounded(everything)) from invalid
     by_rules = [p for p in check(spec, target) if p not in merger.problems and p.where not in merger.conflicts]
     problems = bounded([*merger.problems, *by_rules])
@@ -108,7 +108,7 @@ def resolve(action: str, layers: Iterable[Layer], target: str = "native") -> Res
 
 
 def _address_of_named(named: dict[str, Any]) -> str:
-    """The annotation path of a data set that is named by name, subset, split and revision: a folder, or the hub's."""
+    """The annotation path of a data set given by name, subset, split and revision: a folder, or the hub's address."""
     name, subset, split = str(named["name"]), named.get("subset") or "", named.get("split", "")
     split = "+".join(map(str, split)) if isinstance(split, list) else str(split or "")
     revision = f"@{named['revision']}" if named.get("revision") else ""
@@ -119,7 +119,7 @@ def _address_of_named(named: dict[str, Any]) -> str:
 
 
 class _LayerMerger:
-    """Values and origins while layers are laid on."""
+    """Values and origins while layers are merged."""
 
     def __init__(self, action: str) -> None:
         self.action, self.declared = action, actions.action(action)
@@ -127,11 +127,11 @@ class _LayerMerger:
         self.origins: dict[str, str] = {}
         self.sources: dict[str, Layer] = {}
         self.problems: list[Problem] = []
-        self.conflicts: set[str] = set()  # first keys of exclusive pairs that one layer sets both
+        self.conflicts: set[str] = set()  # first keys of exclusive pairs of which one layer sets both
         self.layers = [TEMPLATE]
 
     def origin(self, path: str) -> str:
-        """The layer that says a key's value. Where a layer only opened the optional table, the template's defaults."""
+        """The layer that sets a key. For a default in the optional table: the template, and the layer that opens it."""
         opened = self.origins.get(OPTIONAL_TABLE) if path.startswith(f"{OPTIONAL_TABLE}.") else None
         return self.origins.get(path) or (f"{TEMPLATE}, by {opened}" if opened else TEMPLATE)
 
@@ -153,15 +153,15 @@ class _LayerMerger:
                     self._put(cleared, empty, layer)
 
     def settle(self) -> None:
-        """What follows from the layers together. A held-out part is there to validate on, unless a layer says no. No
-        warm-up at all is written as 0 steps: unset, it would come back from a file as the template's."""
+        """Derive values from all layers together. A held-out part enables validation, unless a layer disables it. No
+        warm-up at all is written as 0 steps, because an unset key would be read from a file as the template's value."""
         self._name_sources()
         for path in PER_PART:
             value = value_in(self.values, path)
             if isinstance(value, list) and value and all(item == value[0] for item in value):
                 self._put(path, value[0], self.sources[path])
         self._take_adapter()
-        if value_in(self.values, HELD_OUT) == 0:  # cosmos-rl's way to hold nothing out
+        if value_in(self.values, HELD_OUT) == 0:  # cosmos-rl's value for no held-out part
             self._put(HELD_OUT, None, self.sources[HELD_OUT])
         if value_in(self.values, HELD_OUT) is not None and "validation.enable" not in self.origins:
             self._put("validation.enable", True, self.sources[HELD_OUT])
@@ -171,7 +171,7 @@ class _LayerMerger:
                 train["optm_warmup_steps"] = 0
 
     def _take_adapter(self) -> None:
-        """Keys of policy.lora that no layer sets are those of the adapter that training continues, where it is here."""
+        """Set keys of policy.lora that no layer sets to those of the adapter that training continues, if it is here."""
         name = value_in(self.values, ADAPTER_FOLDER)
         if not isinstance(name, str) or not is_adapter(folder := Path(os.path.expanduser(name))):
             return
@@ -185,7 +185,7 @@ class _LayerMerger:
                 self._put(path, value, self.sources[ADAPTER_FOLDER])
 
     def _name_sources(self) -> None:
-        """A data set by its name, and a loader, written where the other tools read them: as annotation paths."""
+        """Convert the name of a data set, and a loader, to annotation paths, which all other tools read."""
         named = value_in(self.values, NAMED)
         if named and isinstance(named, dict) and named.get("name") and not value_in(self.values, TRAIN_SET):
             layer = self.sources[f"{NAMED}.name"]
@@ -205,7 +205,7 @@ class _LayerMerger:
 
     def _put(self, path: str, value: Any, layer: Layer) -> None:
         table, last = table_at(self.values, path)
-        # Of a table {} makes sure that it is there, and None takes it away.
+        # The value {} of a table creates it, and None removes it.
         if path in leaves(self.action) or value is None or not isinstance(table.get(last), dict):
             table[last] = value
         self.origins[path] = layer.name
@@ -213,8 +213,8 @@ class _LayerMerger:
 
 
 def _unfit(path: str, value: Any, layer: Layer) -> list[Problem]:
-    """What no value may hold: a secret, what cannot be written into the run's own spec, and, in a name or path, what
-    divides lines and words in the scripts that are made of it."""
+    """Problems of a value: it contains a secret, cannot be written to the run's spec, or is a name or path with
+    characters that split lines or words in generated scripts."""
     try:
         strings = list(texts(value))
         "".join(strings).encode("utf-8")
@@ -231,14 +231,14 @@ def _unfit(path: str, value: Any, layer: Layer) -> list[Problem]:
 
 
 def _explain(action: str, merger: _LayerMerger, wrong: list[str]) -> list[Problem]:
-    """A problem for each key that pydantic refuses, in the words of the spec."""
+    """A problem for each key that pydantic refuses, in terms of the spec."""
     problems = []
     for path in wrong:
         layer = merger.sources.get(path, Layer(TEMPLATE))
         value = value_in(merger.values, path)
         where, shown = place(layer, path), brief(value)
         if path == "train.train_policy.trainer_type" and "train.train_policy.type" in wrong:
-            continue  # it is the same word again
+            continue  # the same value again
         if path == "train.train_policy.type":
             problems.append(ACTION.at(where, f"the kind of training is {shown}", KINDS))
             continue
@@ -253,8 +253,8 @@ def _explain(action: str, merger: _LayerMerger, wrong: list[str]) -> list[Proble
 
 
 def _rules_beside(model: type[Spec], merger: _LayerMerger, wrong: list[str], target: str) -> list[Problem]:
-    """What the rules say of the tables without a wrong value, so that one problem does not hide another."""
-    left_out = [*wrong, "validation.enable"] if HELD_OUT in wrong else wrong  # it may follow from the other
+    """Apply the rules to the tables without an invalid value, so that one problem does not hide another."""
+    left_out = [*wrong, "validation.enable"] if HELD_OUT in wrong else wrong  # it may be derived from HELD_OUT
     for path in left_out:
         *tables, last = path.split(".")
         inside = value_in(merger.values, ".".join(tables)) if tables else merger.values
@@ -269,7 +269,7 @@ def _rules_beside(model: type[Spec], merger: _LayerMerger, wrong: list[str], tar
 
 
 def _path(cls: type[Table], location: tuple[int | str, ...]) -> str:
-    """The dotted path of a pydantic location, without the parts that name union members and list items."""
+    """The dotted path of a pydantic location, without the parts for union members and list items."""
     names: list[str] = []
     inner: type[Table] | None = cls
     for part in location:

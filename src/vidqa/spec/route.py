@@ -1,4 +1,4 @@
-"""Whether a request to train goes to AutoML. The decision is a workflow argument and never enters a spec."""
+"""Decide whether a request to train goes to AutoML. This is a workflow argument and never part of a spec."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONFIG, INFO = "config.json", "references/skill_info.yaml"
 @dataclass(frozen=True)
 class Decision:
     """`decision` is direct or automl; `runnable` says whether that can be started now; `cost` counts the trainings of a
-    search that nothing limits: its `trials`, and `reruns` of the best of them."""
+    search without limits: its `trials`, and `reruns` of the best trials."""
 
     decision: str
     runnable: bool
@@ -28,9 +28,9 @@ class Decision:
 
 
 def route_train(automl: str, root: Path) -> Decision:
-    """Decide from the caller's word (auto, on, off) and what the skill in `root` declares and holds.
+    """Decide from the caller's choice (auto, on, off) and the declaration and files of the skill in `root`.
 
-    Under auto, a search that cannot run gives a direct training with a warning; under on it gives an error.
+    If a search cannot run, auto gives a direct training with a warning, and on gives an error.
     """
     if automl == "off":
         return Decision("direct", True, "AutoML is off for this run")
@@ -60,14 +60,14 @@ def route_train(automl: str, root: Path) -> Decision:
 
 
 def _needed() -> list[str]:
-    """The files that a search and its callers read."""
+    """The files needed by a search and its callers."""
     searched = [action.name for action in actions.every() if action.is_searchable]
     kinds = ("schemas/{}.schema.json", "references/spec_template_{}.yaml")
     return [INFO, *(kind.format(name) for name in searched for kind in kinds), CONFIG]
 
 
 def _read(path: Path) -> dict[str, Any] | str:
-    """The table in a JSON or YAML file, or why it cannot be read."""
+    """The table in a JSON or YAML file, or the reason why it cannot be read."""
     try:
         return read_layer(path).table
     except ProblemError as unreadable:

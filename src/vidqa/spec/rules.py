@@ -1,5 +1,5 @@
-"""Rules of a spec: what our own engine does with each key, what needs to know the data or the GPUs, and the rules of
-the actions that read records with a model. Those of trainings are in `train_rules`."""
+"""Rules of a spec: values that our engine does not support, checks against data and GPUs, and the rules of the actions
+that read records with a model. Rules of trainings are in `train_rules`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from vidqa.spec.schedule import effective_batch, steps_per_epoch, total_steps, w
 
 HF_MODEL = re.compile(r"^hf_model://[\w.-]+/[\w.-]+(@[\w./-]+)?$")
 BARE_ID = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
-SHORTEST_STEP_S = 0.1  # from the beginning of a window to that of the next one
+SHORTEST_STEP_S = 0.1  # between the starts of two windows
 VALIDATE = (
     "set validation.enable to true and one set to validate on (custom.val_dataset, or "
     "train.train_policy.dataset.test_size such as 0.1), or validation.enable to false and none"
@@ -38,8 +38,8 @@ VALIDATE = (
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What rules need to know of the data, after any split: samples that train, samples that validate, and the
-    tokens of the longest training sample where they have been counted."""
+    """Facts about the data, after any split: numbers of training and validation samples, and the tokens of the longest
+    training sample if they have been counted."""
 
     train_samples: int
     val_samples: int
@@ -47,13 +47,13 @@ class DataFacts:
 
 
 def check(spec: Spec, target: str = "native") -> list[Problem]:
-    """Every problem that can be seen without the data. `target` is "native" or "cosmos-rl"."""
+    """All problems that can be found without the data. `target` is "native" or "cosmos-rl"."""
     problems = list(resolve(action_for(spec).rules)(spec))
     return problems + (native_problems(spec) if target == "native" else [])
 
 
 def check_with_data(spec: TrainSpec, facts: DataFacts, target: str = "native") -> list[Problem]:
-    """Everything that `check` finds, in the light of the data, and the data's own rules: it replaces `check`."""
+    """All problems of `check`, updated by facts of the data, and the rules about data: it replaces `check`."""
     problems = check(spec, target)
     if facts.longest_tokens is not None:
         problems = [problem for problem in problems if problem.code != codes.MODEL_MAX_LENGTH.name]
@@ -61,7 +61,7 @@ def check_with_data(spec: TrainSpec, facts: DataFacts, target: str = "native") -
 
 
 def check_with_gpus(spec: Spec, gpus: int) -> list[Problem]:
-    """SPEC_DP_MISMATCH where the spec's ranks are not the job's GPUs."""
+    """SPEC_DP_MISMATCH if the spec's number of ranks does not match the job's GPUs."""
     declared = action_for(spec)
     count = declared.processes(spec)
     if count == gpus or (count < gpus and not declared.fills_gpus):
@@ -70,7 +70,7 @@ def check_with_gpus(spec: Spec, gpus: int) -> list[Problem]:
 
 
 def check_with_nodes(spec: Spec, nodes: int) -> list[Problem]:
-    """SPEC_DP_MISMATCH, a warning, where GPUs that share each layer's weights are on several nodes."""
+    """SPEC_DP_MISMATCH, a warning, if GPUs that share each layer's weights are on several nodes."""
     if nodes < 2 or not isinstance(spec, TrainSpec):
         return []
     mesh = spec.policy.parallelism
@@ -85,7 +85,7 @@ def check_with_nodes(spec: Spec, nodes: int) -> list[Problem]:
 
 
 def check_with_heads(policy: Policy, key_heads: int) -> list[Problem]:
-    """SPEC_VALUE where cp_size does not divide a model's key heads."""
+    """SPEC_VALUE if cp_size does not divide the number of key heads of a model."""
     size = policy.parallelism.cp_size
     if key_heads % size == 0:
         return []
@@ -123,7 +123,7 @@ def _step_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
 
 
 def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
-    """SPEC_CONFLICT, a warning with the arithmetic, where the epochs end before train.max_num_steps."""
+    """SPEC_CONFLICT, a warning with the calculation, if the epochs end before train.max_num_steps."""
     limit, per_epoch = spec.train.max_num_steps, steps_per_epoch(spec, train_samples)
     planned = spec.train.epoch * per_epoch
     if limit is None or not per_epoch or planned >= limit:
@@ -137,7 +137,7 @@ def unreached_steps(spec: TrainSpec, train_samples: int) -> Iterator[Problem]:
 
 
 def native_problems(spec: Spec) -> list[Problem]:
-    """An error for every value that our engine does not take, a warning for every one that changes nothing."""
+    """An error for every value that our engine does not support, a warning for every one without effect."""
     values, fields = flat(spec), leaves(action_for(spec).name)
     problems = [_native_problem(path, values[path], field) for path, field in fields.items() if path in values]
     if "tao" in values.get("logging.logger", ()):
@@ -164,7 +164,7 @@ def _allowed(only: list[Any], value: Any) -> bool:
 
 
 def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
-    """What is wrong with an evaluation, whatever its data."""
+    """Problems of an evaluation that can be found without the data."""
     yield from reading_rules(spec)
     for name, key in METRIC_MODELS.items():
         if name in spec.metrics.names and name not in metric_models(spec):
@@ -174,7 +174,7 @@ def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
 
 
 def inference_rules(spec: InferenceSpec) -> Iterator[Problem]:
-    """What is wrong with an inference, whatever its data."""
+    """Problems of an inference that can be found without the data."""
     yield from reading_rules(spec)
     window, overlap = spec.inference.window_s, spec.inference.overlap_s
     if (window or overlap) and round(window - overlap, 6) < SHORTEST_STEP_S:
@@ -184,7 +184,7 @@ def inference_rules(spec: InferenceSpec) -> Iterator[Problem]:
 
 
 def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
-    """What is wrong with an embedding, whatever its data."""
+    """Problems of an embedding that can be found without the data."""
     yield from reading_rules(spec)
     if spec.dataset.query_media_dir:
         yield from required("dataset.query_annotation_path", spec.dataset.query_annotation_path)
@@ -196,8 +196,8 @@ def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
 def reading_rules(
     spec: EvaluateSpec | InferenceSpec | EmbedSpec | QuantizeSpec, model_key: str = "model_name"
 ) -> Iterator[Problem]:
-    """What is wrong with the records that are read, and with the model that reads them: it may be an adapter on another
-    one."""
+    """Problems of the records that are read, and of the model that reads them, which may be an adapter with a base
+    model."""
     yield from required("dataset.annotation_path", spec.dataset.annotation_path)
     yield from output_rules("results_dir", spec.results_dir)
     yield from vision_rules(spec.vision, "vision")
@@ -216,7 +216,7 @@ def required(path: str, value: str) -> Iterator[Problem]:
 
 
 def output_rules(path: str, folder: str) -> Iterator[Problem]:
-    """SPEC_VALUE where an output folder has no name, or one that no file system takes."""
+    """SPEC_VALUE if an output folder has no name, or one that no file system allows."""
     yield from required(path, folder)
     if any(len(name.encode()) > LONGEST_NAME for name in folder.split("/")):
         yield codes.VALUE.at(path, f"a name in it has more than {LONGEST_NAME} bytes", "shorten it")
@@ -243,7 +243,7 @@ def vision_rules(vision: Vision, path: str) -> Iterator[Problem]:
 
 
 def model_name_rules(path: str, name: str, *, adapter_allowed: bool = False) -> Iterator[Problem]:
-    """What is wrong with the name of a whole model: empty, no name of the hub, or the folder of an adapter or a run."""
+    """Problems with the name of a whole model: empty, no name of the hub, or the folder of an adapter or a run."""
     yield from required(path, name)
     folder, merge = Path(os.path.expanduser(name)), f"python scripts/export.py {shlex.quote(name)} --merge --out FOLDER"
     if name.startswith("hf_model://"):
@@ -272,7 +272,7 @@ def model_name_rules(path: str, name: str, *, adapter_allowed: bool = False) -> 
 
 
 def quantize_rules(spec: QuantizeSpec) -> Iterator[Problem]:
-    """What is wrong with a quantization, whatever its data."""
+    """Problems of a quantization that can be found without the data."""
     quantize = spec.quantize
     yield from reading_rules(spec, "model_path")
     scheme, method = quantize.quantization_scheme, quantize.method
@@ -295,7 +295,7 @@ def quantize_rules(spec: QuantizeSpec) -> Iterator[Problem]:
 
 
 def pattern_rules(path: str, patterns: Iterable[str]) -> Iterator[Problem]:
-    """SPEC_VALUE for patterns that are no regular expressions."""
+    """SPEC_VALUE for patterns that are not regular expressions."""
     for pattern in patterns:
         try:
             re.compile(pattern)

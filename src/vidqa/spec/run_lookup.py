@@ -1,12 +1,12 @@
-"""From a run folder to the exact export or checkpoint that another run starts from.
+"""Find the exact export or checkpoint in a run folder from which another run starts.
 
     find_export(run, "best")         <run>/safetensors/epoch_3
     find_checkpoint(run, "step_40")  <run>/checkpoints/step_40
 
-Runs of this program, of cosmos-rl and of TAO's container are read: names step_N, epoch_N and final; the folders
+Runs of this program, of cosmos-rl and of TAO's container are supported: names step_N, epoch_N and final; the folders
 safetensors/ and checkpoints/ in the run folder itself, or below <run_id>/<timestamp>/; best links that are relative,
-absolute on another machine, or that name step_N where epoch_N was kept, in the run folder, in its folder `best` or in
-one beside it. Only `which="latest"` ever gives the latest.
+absolute on another machine, or name step_N where epoch_N was kept, in the run folder, in its folder `best` or in one
+beside it. Only `which="latest"` returns the latest.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ NAME = re.compile(rf"^((step|epoch)_(\d+)|{FINAL})$")
 def find_export(run_folder: Path | str, which: str = "best") -> Path:
     """The folder of exported weights or of an adapter. `which` is best, latest, step_N, epoch_N or final.
 
-    Raises SPEC_PARENT_RUN where there is no run, more than one, or no such export in it.
+    Raises SPEC_PARENT_RUN if there is no run, more than one, or no such export in it.
     """
     return _find(Path(run_folder), which, EXPORTS, _is_export)
 
 
 def find_checkpoint(run_folder: Path | str, which: str = "best") -> Path:
-    """The folder of resumable state, such as checkpoints/step_40. Raises SPEC_PARENT_RUN."""
+    """The folder of a resumable checkpoint, such as checkpoints/step_40. Raises SPEC_PARENT_RUN."""
     return _find(Path(run_folder), which, "checkpoints", _is_checkpoint)
 
 
 def run_folder_of(run_folder: Path | str) -> Path:
-    """The one folder at or below `run_folder` that holds safetensors/ or checkpoints/. Raises SPEC_PARENT_RUN."""
+    """The only folder at or below `run_folder` that holds safetensors/ or checkpoints/. Raises SPEC_PARENT_RUN."""
     top = Path(os.path.expanduser(run_folder))
     level = [top]
     for _ in range(3):  # the folder, and <run_id>/<timestamp> below it
@@ -50,7 +50,7 @@ def run_folder_of(run_folder: Path | str) -> Path:
         if runs:
             named = ", ".join(sorted(str(run) for run in runs)[:10])
             raise NO_RUN.error(top, f"it holds {len(runs)} runs: {named}", "name one of them")
-        # `best` beside runs holds links alone.
+        # A folder `best` beside runs holds only links.
         level = [inner for folder in level for inner in _folders(folder) if inner.name != "best"]
     if not os.path.isdir(top):
         raise NO_RUN.error(top, "there is no such folder", "correct its name")
@@ -81,27 +81,27 @@ def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool]) ->
 
 
 def _linked_best(home: Path) -> list[str]:
-    """The names that the run's links call its best."""
+    """The names of the best save according to the run's links."""
     names = []
     own = [home / "best", *(home / kind / "best" for kind in KINDS), *(home / "best" / kind for kind in KINDS)]
     for link in [*own, *(home.parent / "best" / kind for kind in KINDS)]:
-        # What lies beside the run may name another run of the same folder.
+        # A link beside the run may belong to another run in the same folder.
         if link.is_symlink() and (link in own or home.name in link.readlink().parts):
             names += [part for part in reversed(link.readlink().parts) if NAME.match(part)][:1]
     return names
 
 
 def _noted_best(home: Path) -> list[str]:
-    """The names that best.json calls the run's best: its own name, and its step."""
+    """The names of the best save according to best.json: its own name, and its step."""
     best = read_object(home / "best.json")
     return [name for name in (str(best.get("name")), f"step_{best.get('step')}") if NAME.match(name)]
 
 
 def _twins(home: Path, names_kept: Iterable[str]) -> list[str]:
-    """epoch_7 where a link says step_7, or the other way round: other programs record one name and keep the other.
+    """epoch_7 if a link says step_7, and the reverse: other programs record one name and keep the other.
 
-    Only of a run that keeps no name of the recorded kind, and not of our own, which means what it records: elsewhere
-    step 7 and epoch 7 are two states.
+    Applied only if the run keeps no name of the recorded kind, and never to our own runs, which record exact names:
+    elsewhere step 7 and epoch 7 are two states.
     """
     if (home / "run.json").is_file():
         return []
@@ -117,7 +117,7 @@ def _order(name: str) -> tuple[str, int]:
 
 
 def _latest(saves: dict[str, Path]) -> str:
-    """The final one where there is one; by number where all names count the same thing, else by time of writing."""
+    """The final save if there is one; by number if all names are of one kind, else by time of writing."""
     if FINAL in saves:
         return FINAL
     if len({name.partition("_")[0] for name in saves}) == 1:
@@ -126,7 +126,7 @@ def _latest(saves: dict[str, Path]) -> str:
 
 
 def _is_export(folder: Path) -> bool:
-    """Weights with the config that loads them; a folder with shards alone is half an export or a staged input."""
+    """Whether a folder has weights and their config; shards alone are an incomplete export or a staged input."""
     has_weights = any(folder.glob("*.safetensors"))
     return has_weights and ((folder / "config.json").is_file() or (folder / ADAPTER).is_file())
 

@@ -1,4 +1,4 @@
-"""The tables around training: the user's data, validation, logging, and what only our own engine has."""
+"""The tables around training: the user's data, validation, logging, and settings of our own engine."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Logging(Table):
 
 
 class DecodeEngine(Table):
-    """What training and evaluation share of our own engine's keys."""
+    """Keys of our own engine that training and evaluation share."""
 
     on_bad_sample: Literal["fail", "quarantine"] = key(
         "fail",

@@ -1,8 +1,8 @@
-"""How many samples make a step, how many steps make a run, and the learning rate of each part of a model.
+"""Samples per step, steps per run, and the learning rate of each part of a model.
 
-train.optm_lr is a number, a table or a list of cosmos-rl's. A table names `vision` (the tower; cosmos-rl calls it
-visual), `merger`, `decoder` (with embeddings and head), and `global` for parts that it does not name; the merger goes
-with the tower. A list is [decoder, vision], as cosmos-rl separates a model.
+train.optm_lr is a number, a table or a list as in cosmos-rl. A table has the keys `vision` (the tower; cosmos-rl calls
+it visual), `merger`, `decoder` (with embeddings and head), and `global` for parts without a key; without one, the
+merger has the rate of the tower. A list is [decoder, vision], the two parts of a model in cosmos-rl.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Rates = float | list[float] | dict[str, float]
 
 
 def data_ranks(spec: TrainSpec) -> int:
-    """How many packs are computed at a time: GPUs of one context share theirs."""
+    """Number of packs computed at a time: the GPUs of one context group share a pack."""
     return spec.policy.parallelism.dp_shard_size * spec.policy.parallelism.dp_replicate_size
 
 
@@ -35,7 +35,7 @@ def effective_batch(spec: TrainSpec) -> int:
 
 
 def steps_per_epoch(spec: TrainSpec, train_samples: int) -> int:
-    """Optimizer steps per epoch; the last part batch counts unless it is dropped."""
+    """Optimizer steps per epoch; the last partial batch counts unless it is dropped."""
     full, rest = divmod(train_samples, effective_batch(spec))
     return full if spec.train.train_policy.dataloader_drop_last or not rest else full + 1
 
@@ -47,7 +47,7 @@ def total_steps(spec: TrainSpec, train_samples: int) -> int:
 
 
 def warmup_steps(spec: TrainSpec, train_samples: int) -> int:
-    """Optimizer steps over which the learning rate rises; a fraction above 0 is at least one step."""
+    """Optimizer steps of the learning rate warm-up; a fraction above 0 is at least one step."""
     total = total_steps(spec, train_samples)
     if spec.train.optm_warmup_epochs is not None:
         warmup = spec.train.optm_warmup_epochs * steps_per_epoch(spec, train_samples)
@@ -59,12 +59,12 @@ def warmup_steps(spec: TrainSpec, train_samples: int) -> int:
 
 
 def train_samples(spec: Spec) -> int | None:
-    """Records that train, without those that `test_size` holds out; None where there are none or they cannot be read
-    here. Samples that are too long, or whose media are broken, are found by preflight alone."""
+    """Number of training records, without those held out by `test_size`; None if there are none or they cannot be read
+    here. Samples that are too long, or whose media are broken, are found only by preflight."""
     declared = actions.action_for(spec)
     if not declared.trains or declared.sampling is None:
         return None
-    from vidqa.data import open_source  # readers of tables and archives, which most scripts do without
+    from vidqa.data import open_source  # imports readers of tables and archives, which most scripts do not need
 
     train_set = cast(TrainSpec, spec).custom.train_dataset
     place = (train_set.annotation_path, train_set.media_path)
@@ -77,7 +77,7 @@ def train_samples(spec: Spec) -> int | None:
 
 @lru_cache(maxsize=64)
 def _count(annotations: str, media: str, held_out: tuple[float, int] | None, fingerprint: str) -> int | None:
-    """`fingerprint` is that of the source: a count holds as long as the rows stay. Raises ProblemError."""
+    """Count training records. The source's `fingerprint` is a key of the cache. Raises ProblemError."""
     from vidqa.data import check_records, open_source, split_by_video
     from vidqa.data.problems import ProblemCollector
 
@@ -91,14 +91,14 @@ def _count(annotations: str, media: str, held_out: tuple[float, int] | None, fin
 
 
 def part_of(name: str) -> str:
-    """The part that a parameter belongs to."""
+    """The part of the model that a parameter belongs to."""
     if ".visual." not in f".{name}":
         return "decoder"
     return "merger" if ".merger." in name or ".deepstack_merger_list." in name else "vision"
 
 
 def _named_rates(rates: Rates) -> dict[str, float]:
-    """The rates that a spec gives to parts by name; a number gives none."""
+    """The learning rates by name of the part; empty for a single number."""
     if isinstance(rates, list):
         return dict(zip(PARTS, rates, strict=False))
     named = dict(rates) if isinstance(rates, dict) else {}
@@ -108,7 +108,7 @@ def _named_rates(rates: Rates) -> dict[str, float]:
 
 
 def rate_of(rates: Rates, part: str) -> float | None:
-    """The peak rate of a part; None where the spec gives it none."""
+    """The peak learning rate of a part; None if the spec has none for it."""
     if isinstance(rates, int | float):
         return float(rates)
     named = _named_rates(rates)
@@ -117,7 +117,7 @@ def rate_of(rates: Rates, part: str) -> float | None:
 
 
 def shape_problems(rates: Rates) -> Iterator[Problem]:
-    """SPEC_VALUE for names that are no parts, and for a list that is not of two."""
+    """SPEC_VALUE for unknown names of parts, and for a list of other than two rates."""
     if isinstance(rates, list) and len(rates) != 2:
         remedy = "write [decoder, vision], or a table { vision = 1e-6, merger = 1e-5, decoder = 1e-5 }"
         yield VALUE.at(LEARNING_RATE, f"the list has {len(rates)} rates", remedy)
@@ -128,8 +128,8 @@ def shape_problems(rates: Rates) -> Iterator[Problem]:
 
 
 def part_problems(rates: Rates, trained: Iterable[str]) -> list[Problem]:
-    """SPEC_CONFLICT for a rate of a part of which nothing trains, SPEC_VALUE for a part that trains and has none, by
-    the names of the parameters that train."""
+    """SPEC_CONFLICT for a rate of a part without trained parameters, SPEC_VALUE for a trained part without a rate;
+    `trained` are the names of the trained parameters."""
     parts = {part_of(name) for name in trained}
     problems = []
     for part in _named_rates(rates):

@@ -1,4 +1,4 @@
-"""A spec as text and as a file: TOML, YAML or JSON, a listing of where each value comes from, and a fingerprint."""
+"""Serialize a spec: TOML, YAML or JSON, a listing of the origin of each value, and a fingerprint."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from vidqa.spec.resolve import Resolved
 
 
 def dump(spec: Spec, format: str = "toml", target: str = "native", train_samples: int | None = None) -> str:
-    """The whole spec as text, unset keys left out. `target` "cosmos-rl" writes only what cosmos-rl knows.
+    """Format the whole spec without unset keys. `target` "cosmos-rl" writes only keys of cosmos-rl.
 
-    `train_samples` lets epochs be written as steps where cosmos-rl knows only steps. Raises SPEC_FILE on an unknown
-    format, and what stands in the way of the target.
+    With `train_samples` epochs can be converted to steps where cosmos-rl knows only steps. Raises SPEC_FILE for an
+    unknown format, and the errors of conversion to the target.
     """
     if target == "cosmos-rl":
         table, problems = target_table(spec, train_samples)
@@ -48,7 +48,7 @@ def render(table: dict[str, Any], format: str) -> str:
 
 
 def explain(resolved: Resolved) -> str:
-    """The layers in their order, then a line per key: its path, its value, and the layer that the value comes from."""
+    """List the layers in order, then one line per key: path, value, and the layer of the value."""
     rows = [
         (path, json.dumps(value, ensure_ascii=False, default=str), resolved.origins[path])
         for path, value in flat(resolved.spec).items()
@@ -59,7 +59,7 @@ def explain(resolved: Resolved) -> str:
 
 
 def fingerprint(spec: Spec) -> str:
-    """sha256 of what the spec computes: canonical JSON of every key but those that do not change it."""
+    """sha256 of the spec's canonical JSON, without keys that do not change what a run computes."""
     left_out = action_for(spec).ignored_keys
     values = {path: value for path, value in flat(spec).items() if path not in left_out}
     text = json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
@@ -67,7 +67,7 @@ def fingerprint(spec: Spec) -> str:
 
 
 def output_format(named_format: str | None, out: Path | None) -> str:
-    """The format that the name of the file `out` says, else the one asked for, else TOML. Raises SPEC_FILE."""
+    """The format by the suffix of the file `out`, else `named_format`, else TOML. Raises SPEC_FILE."""
     if out is None:
         return named_format or "toml"
     named = format_of(out)
@@ -78,7 +78,7 @@ def output_format(named_format: str | None, out: Path | None) -> str:
 
 
 def write_spec(out: Path, text: str, schema_of: str = "") -> None:
-    """Write a spec; with `schema_of` an action, TOML begins with the line by which editors find its schema. Raises
+    """Write a spec. If `schema_of` names an action, TOML begins with the line by which editors find its schema. Raises
     ENV_FILE_REFUSED."""
     if schema_of and out.suffix == ".toml":
         schema = os.path.relpath(SKILL_ROOT / "schemas" / f"{schema_of}.schema.json", out.absolute().parent)

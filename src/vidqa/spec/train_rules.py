@@ -1,4 +1,4 @@
-"""Rules of a training, supervised or by reinforcement, that look at several keys at once."""
+"""Rules of a training, supervised or by reinforcement, about combinations of keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VISION_TARGETS = ("all-linear", "attn.qkv", "attn.proj")
 
 
 def train_rules(spec: TrainSpec) -> Iterator[Problem]:
-    """What is wrong with a supervised training, whatever its data."""
+    """Problems of a supervised training that can be found without the data."""
     yield from _training_rules(spec)
     batch, micro = spec.train.train_batch_per_replica, spec.train.train_policy.mini_batch
     if batch % micro:
@@ -34,7 +34,7 @@ def train_rules(spec: TrainSpec) -> Iterator[Problem]:
 
 
 def _training_rules(spec: TrainSpec) -> Iterator[Problem]:
-    """What is wrong with a training of any kind."""
+    """Problems common to all kinds of training."""
     data = spec.custom.train_dataset
     yield from output_rules("train.output_dir", spec.train.output_dir)
     yield from required("custom.train_dataset.annotation_path", data.annotation_path)
@@ -117,7 +117,7 @@ def _patterns(spec: TrainSpec) -> Iterator[Problem]:
 
 
 def bitsandbytes_key(spec: TrainSpec) -> str | None:
-    """The key that asks for bitsandbytes; None where none does."""
+    """The key that requires bitsandbytes; None if there is none."""
     if spec.policy.quantization == "nf4":
         return "policy.quantization"
     return "train.optm_name" if spec.train.optm_name == "AdamW8bit" else None
@@ -153,7 +153,7 @@ def _lora(lora: Lora) -> Iterator[Problem]:
     targets = {lora.target_modules} if isinstance(lora.target_modules, str) else set(lora.target_modules)
     saved = set(lora.modules_to_save or [])
     clash = targets & saved
-    if any("visual" in module for module in saved):  # the whole vision tower trains in full
+    if any("visual" in module for module in saved):  # the whole vision tower is fully trained
         clash |= targets & set(VISION_TARGETS)
     if clash:
         message = f"{', '.join(sorted(clash))} would have adapters and train in full through {sorted(saved)}"
@@ -161,7 +161,7 @@ def _lora(lora: Lora) -> Iterator[Problem]:
 
 
 def _continued_adapter(lora: Lora) -> Iterator[Problem]:
-    """What does not fit between policy.lora and the adapter that it continues, where that is on this machine."""
+    """Mismatches between policy.lora and the adapter that it continues, if that is on this machine."""
     path, name = "policy.lora.lora_path", lora.lora_path
     if not name:
         return
@@ -185,7 +185,7 @@ def _continued_adapter(lora: Lora) -> Iterator[Problem]:
 
 
 def grpo_rules(spec: GrpoSpec) -> Iterator[Problem]:
-    """What is wrong with a GRPO spec, whatever its data."""
+    """Problems of a GRPO spec that can be found without the data."""
     yield from _training_rules(spec)
     yield from _groups(spec)
     yield from _temperatures(spec)
@@ -209,7 +209,7 @@ def grpo_rules(spec: GrpoSpec) -> Iterator[Problem]:
 
 
 def _groups(spec: GrpoSpec) -> Iterator[Problem]:
-    """The size of groups, and how many of them fill a step."""
+    """Problems with the group size, and the number of groups per step."""
     size, batch = spec.rollout.n_generation, spec.train.train_batch_per_replica
     if size < 2:
         message = f"n_generation is {size}: a completion alone has no advantage over its group"
@@ -236,7 +236,7 @@ def _temperatures(spec: GrpoSpec) -> Iterator[Problem]:
 
 
 def _unsupported(spec: GrpoSpec) -> Iterator[Problem]:
-    """What training can do and GRPO cannot."""
+    """Problems of features that supervised training supports and GRPO does not."""
     if spec.policy.parallelism.cp_size > 1:
         message = f"cp_size is {spec.policy.parallelism.cp_size}"
         yield codes.CONFLICT.at("policy.parallelism.cp_size", message, "set it to 1")

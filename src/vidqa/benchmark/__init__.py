@@ -1,1 +1,1 @@
-"""The benchmark of Cosmos-Reason1: its questions, its protocol on top of evaluation jobs, its result files."""
+"""The benchmark of Cosmos-Reason1: its questions, its protocol as an evaluation job, its result files."""

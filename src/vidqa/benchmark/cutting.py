@@ -1,10 +1,10 @@
-"""Cuts the clips of a subset that does not come with the benchmark out of the raw set that they come from.
+"""Cut the clips of subsets that are not part of the benchmark's download from their raw data sets.
 
 holoassist   NAME_coarse_I_fine_J.mp4: the event J with the label "Fine grained action" of the video NAME
 agibot       TASK-EPISODE-CAMERA-FIRST-END.mp4: those frames of the camera's video
 bridgev2     FOLDER.EPISODE.X.clipframeNNN.mp4: frames 0 to NNN of an episode, from the TFRecord files of the set
 
-Each clip is written whole or not at all. One that is there is left as it is, so that a run that was stopped goes on.
+A partly written clip never remains. Existing clips are kept, so that a stopped run can be resumed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FINE = "Fine grained action"
 HOLOASSIST = re.compile(r"(?P<video>.+?)_coarse_\d+_fine_(?P<id>\d+)")
 AGIBOT = re.compile(r"(?P<task>\d+)-(?P<episode>\d+)-(?P<camera>\w+)-(?P<first>\d+)-(?P<end>\d+)")
 BRIDGE = re.compile(r"(?P<folder>[^.]+)\.(?P<episode>\d+)\.[^.]+\.clipframe(?P<last>\d{3,})")
-DEMUXERS = {b"\xff\xd8": "jpeg_pipe", b"\x89P": "png_pipe"}  # by the first bytes of a picture
+DEMUXERS = {b"\xff\xd8": "jpeg_pipe", b"\x89P": "png_pipe"}  # by the first bytes of an encoded picture
 MOST_BYTES = 4 << 30
 BRIDGE_FPS = Fraction(30)
 IMAGES = "steps/observation/image_0"
@@ -47,8 +47,8 @@ IMAGES = "steps/observation/image_0"
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a video file, or of a member of a tar: `start` and `end` in seconds, or in frames where `in_frames`;
-    the end is not part of it."""
+    """A part of a video file, or of a member of a tar: `start` and `end` in seconds, or with `in_frames` in frames; the
+    end is exclusive."""
 
     path: Path
     member: str | None
@@ -58,7 +58,7 @@ class Part:
 
 
 def parse_name(pattern: re.Pattern[str], clip: str) -> dict[str, str]:
-    """The parts of a clip's name. Raises BENCHMARK_CUT."""
+    """Parse a clip's name. Raises BENCHMARK_CUT."""
     match = pattern.fullmatch(clip.removesuffix(".mp4"))
     if match is None:
         raise BENCHMARK_CUT.error(clip, "its name does not give its source")
@@ -66,7 +66,7 @@ def parse_name(pattern: re.Pattern[str], clip: str) -> dict[str, str]:
 
 
 class Videos:
-    """The videos below a folder, unpacked or in tars, found by the end of their paths."""
+    """The videos below a folder, unpacked or in tars, indexed by path suffix."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -86,14 +86,14 @@ class Videos:
             self.by_end["/".join(parts[-depth:-1]) + "/"].append((path, member))
 
     def find(self, clip: str, end: str) -> tuple[Path, str | None]:
-        """The video whose path ends so; with a / at the end the first one in such a folder. Raises BENCHMARK_CUT."""
+        """The video with this path suffix; if it ends in /, the first one in such a folder. Raises BENCHMARK_CUT."""
         if not (videos := self.by_end.get(end)):
             raise BENCHMARK_CUT.error(clip, f"no video {end} is in {self.folder}")
         return videos[0]
 
 
 def holoassist(raw: Path, clips: Sequence[str]) -> Iterator[tuple[str, Part | ProblemError]]:
-    """The part of every clip, or why it has none. Raises BENCHMARK_CUT."""
+    """Yield the part of every clip, or an error. Raises BENCHMARK_CUT."""
     events = _events(raw / ANNOTATIONS)
     videos = Videos(raw)
 
@@ -108,7 +108,7 @@ def holoassist(raw: Path, clips: Sequence[str]) -> Iterator[tuple[str, Part | Pr
 
 
 def agibot(raw: Path, clips: Sequence[str]) -> Iterator[tuple[str, Part | ProblemError]]:
-    """The part of every clip, or why it has none."""
+    """Yield the part of every clip, or an error."""
     videos = Videos(raw)
 
     def part(clip: str) -> Part:
@@ -142,7 +142,7 @@ def _events(file: Path) -> dict[tuple[str, int], tuple[float, float]]:
 
 
 def bridge_episodes(raw: Path, clips: Sequence[str]) -> Iterator[tuple[str, list[bytes] | ProblemError]]:
-    """The coded pictures of every clip, or why it has none, in the order of the files. Raises BENCHMARK_CUT."""
+    """Yield the encoded pictures of every clip, or an error, in the order of the files. Raises BENCHMARK_CUT."""
     files = sorted(path for path in raw.rglob("*.tfrecord*") if path.is_file())
     if not files:
         raise BENCHMARK_CUT.error(raw, "no TFRecord file is in it")
@@ -181,7 +181,7 @@ def _episode(example: Mapping[str, list[Any]], requested: Mapping[tuple[str, str
     return next((key for key in requested if key[1] == number and dashed.endswith(key[0])), (dashed, number))
 
 
-# By subset, from the raw set and names of clips: where each clip comes from, or why it has no source.
+# Functions by subset, of the raw set's folder and clip names; they yield the source of each clip, or an error.
 SOURCES: dict[str, Callable[[Path, list[str]], Iterator[tuple[str, Part | list[bytes] | ProblemError]]]] = {
     "holoassist": holoassist,
     "agibot": agibot,
@@ -191,7 +191,7 @@ SOURCES: dict[str, Callable[[Path, list[str]], Iterator[tuple[str, Part | list[b
 
 @dataclass
 class Cut:
-    """The clips that were written, those that existed before, and the problems of the others."""
+    """Result of cutting: the written clips, those that existed before, and the problems of the others."""
 
     folder: Path
     written: list[str] = field(default_factory=list)
@@ -226,14 +226,14 @@ def cut(name: str, raw: Path, data: Path) -> Cut:
 
 
 def _named(clip: str, problem: Problem) -> Problem:
-    """A problem of a video as one of the clip that was to be cut out of it."""
+    """Convert a problem of a video to one of the clip to be cut from it."""
     if problem.code == BENCHMARK_CUT.name:
         return problem
     return BENCHMARK_CUT.at(clip, f"{problem.where}: {problem.message}")
 
 
 def _of_part(clip: str, part: Part) -> tuple[Iterator[np.ndarray], Fraction]:
-    """The frames of a part of a video and their rate. Raises BENCHMARK_CUT, and the problems of the video."""
+    """Decode a part of a video. Returns frames and frame rate. Raises BENCHMARK_CUT, and problems of the video."""
     meta = probe(part.path, part.member)
     if part.in_frames:
         first, end = int(part.start), int(part.end)
@@ -252,7 +252,7 @@ def _of_part(clip: str, part: Part) -> tuple[Iterator[np.ndarray], Fraction]:
 
 
 def _decoded(image: bytes) -> np.ndarray:
-    """A picture of an episode, JPEG or PNG."""
+    """Decode a picture of an episode, JPEG or PNG."""
     import av
 
     demuxer = DEMUXERS.get(image[:2])

@@ -1,4 +1,4 @@
-"""Problem codes of the benchmark."""
+"""Problems of the benchmark."""
 
 from vidqa.core.problem import Code
 

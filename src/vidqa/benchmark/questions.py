@@ -1,6 +1,6 @@
 """The questions of the benchmark: DATA/SUBSET/SUBSET_benchmark_qa_pairs.json beside DATA/SUBSET/clips.
 
-DATA may also be the folder above a folder `benchmark`, as Cosmos-Reason1's own scripts lay it out.
+DATA may also be the parent of a folder `benchmark`, as in the layout of Cosmos-Reason1's own scripts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPEN = LETTERED.replace("your single letter answer", "your answer")
 
 @dataclass(frozen=True)
 class Question:
-    """One question. `video` is named relative to the folder of the benchmark, `clip` as the benchmark names it."""
+    """One question. `video` is relative to the benchmark's folder, `clip` is the name in the benchmark."""
 
     id: str
     dataset: str
@@ -37,22 +37,22 @@ class Question:
     answer: str
 
     def as_record(self) -> dict[str, Any]:
-        """The record that an evaluation asks."""
+        """The record for an evaluation."""
         turns = [{"from": "human", "value": f"<video>\n{self.prompt}"}, {"from": "gpt", "value": self.answer}]
         return {"id": self.id, "video": self.video, "kind": self.dataset, "conversations": turns}
 
 
 def home_of(data: Path) -> Path:
-    """The folder that holds the subsets."""
+    """The folder of the subsets."""
     return data / "benchmark" if (data / "benchmark").is_dir() else data
 
 
 def read_questions(
     data: Path, datasets: Sequence[str], answer_type: str, limit: int | None
 ) -> tuple[list[Question], list[Problem]]:
-    """The questions of the subsets, of each the first `limit`, and warnings about clips that are missing.
+    """Read the questions of the subsets, the first `limit` of each, and warnings about missing clips.
 
-    Raises BENCHMARK_DATA with the problems of all subsets, also where no clip of one is there.
+    Raises BENCHMARK_DATA with the problems of all subsets, also if all clips of one are missing.
     """
     home, questions, problems = home_of(data), list[Question](), list[Problem]()
     for name in datasets:
@@ -90,7 +90,7 @@ def _rows(home: Path, name: str) -> tuple[Path, list[Any]]:
 
 def _of_subset(home: Path, name: str, answer_type: str) -> Iterator[Question]:
     file, rows = _rows(home, name)
-    counts = Counter[str]()  # questions by clip, of which several rows may be
+    counts = Counter[str]()  # number of questions by clip; a clip may have several rows
     for at, row in enumerate(rows):
         pairs = row.get(PAIRS) if isinstance(row, dict) else None
         for pair in pairs if isinstance(pairs, list) else [pairs]:
@@ -98,8 +98,7 @@ def _of_subset(home: Path, name: str, answer_type: str) -> Iterator[Question]:
 
 
 def _question(name: str, row: Any, pair: Any, answer_type: str, where: str, counts: Counter[str]) -> Question:
-    """One question of a row, counted in `counts`. Raises BENCHMARK_DATA where it has no video, no text or no
-    answer."""
+    """One question of a row, counted in `counts`. Raises BENCHMARK_DATA if it lacks a video, a text or an answer."""
     if not isinstance(pair, dict) or not isinstance(clip := row.get("video"), str) or not clip:
         raise BENCHMARK_DATA.error(where, "a video with qa_pairs is expected, each a question with its answer")
     text, answer = question_text(pair), answer_of(pair)
@@ -112,7 +111,7 @@ def _question(name: str, row: Any, pair: Any, answer_type: str, where: str, coun
 
 
 def prompt_of(text: str, pair: Mapping[str, Any], answer_type: str) -> str:
-    """The prompt: the question with its options; to reason, another line that says how to write thinking and answer."""
+    """The prompt: the question with its options; for reasoning also a line with the format of thinking and answer."""
     if answer_type == "letter":
         return text
     return f"{text}\n{LETTERED if choices_of(pair) else OPEN}"

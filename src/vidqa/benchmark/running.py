@@ -1,8 +1,8 @@
-"""A run of the benchmark, from its settings to its scores.
+"""Run the benchmark, from settings to scores.
 
 The settings come from options and a configuration file of Cosmos-Reason1. Its protocol is one evaluation job: all
-questions once, then those without an answer again, warmer and longer. The job is found again by its spec: a run that
-was killed goes on where it was. Scores are by subset, without and with retries; Cosmos-Reason1's own files beside them.
+questions once, then those without an answer again, with higher temperature and more tokens. The job is found by its
+spec, so that a killed run can be resumed. Scores are by subset, without and with retries; also Cosmos-Reason1's files.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from vidqa.spec.rules import BARE_ID
 
 SCHEMA = "vidqa.benchmark.v1"
 ALL = "all"
-MOST_BYTES = 1 << 30  # of the answers of further attempts
+MOST_BYTES = 1 << 30  # of the file with the answers of retries
 NEEDED = "name datasets, model.model_name, evaluation.answer_type (letter or reasoning) and generation.* in --config"
-# Keys of a configuration that are none of an evaluation's spec, and their defaults.
+# Keys of a configuration that an evaluation's spec lacks, and their defaults.
 OWN = {"datasets": (), "model.model_name": None, "evaluation.answer_type": "reasoning", "generation.max_retries": 10}
 ANSWER_TYPES = ("letter", "reasoning")
 SYSTEM = "Answer the questions."
-LETTER = {"generation.temperature": 0.0, "generation.max_tokens": 10}  # whatever a configuration says
+LETTER = {"generation.temperature": 0.0, "generation.max_tokens": 10}  # overrides the configuration
 PROTOCOL_KEYS = {
     "generation.temperature": 0.6,
     "generation.top_p": 0.95,
@@ -52,14 +52,14 @@ PROTOCOL_KEYS = {
     "model.max_length": 128000,
     "vision.fps": 4,
     "evaluation.seed": 1,
-    "engine.on_bad_sample": "quarantine",  # a broken clip is a wrong answer, and ends nothing
+    "engine.on_bad_sample": "quarantine",  # a broken clip counts as a wrong answer, and does not stop the run
 }
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a run. `home` holds the subsets; results go to `folder`, named for the model and the answer type
-    as Cosmos-Reason1 has it. `layers` are those of an evaluation without its data; a later one wins."""
+    """The settings of a run. `home` holds the subsets; results go to `folder`, named by model and answer type as in
+    Cosmos-Reason1. `layers` are those of an evaluation without its data; later ones override earlier ones."""
 
     home: Path
     folder: Path
@@ -89,7 +89,7 @@ def settle(
     config: Path | None = None,
     sets: Sequence[str] = (),
 ) -> Settings:
-    """The settings by a user's options; None and an empty sequence mean the value of `config`, or else the protocol's.
+    """Combine a user's options; for None and an empty sequence the value of `config`, or else of the protocol, is used.
     Raises SPEC_VALUE, and the problems of the file and of the model."""
     table, problems = _configured(config)
     own = {name: table.pop(name, default) for name, default in OWN.items()}
@@ -121,14 +121,14 @@ def settle(
 
 
 def _configured(config: Path | None) -> tuple[dict[str, Any], list[Problem]]:
-    """The keys of a configuration file by their dotted names, and warnings about those without a meaning here."""
+    """The keys of a configuration file by dotted name, and warnings about those without a meaning here."""
     if config is None:
         return {}, []
     table, problems = dotted(read_layer(config).table), list[Problem]()
     datasets = table.get("datasets", [])
     if not isinstance(datasets, list) or not all(isinstance(name, str) for name in datasets):
         raise VALUE.error(f"{config} datasets", f"{datasets!r:.100} is no list of names", NEEDED)
-    table["evaluation.skip_saved"] = True  # a run goes on with what it has in any case
+    table["evaluation.skip_saved"] = True  # always resume an earlier run
     if table.pop("model.tp_size", 1) != 1:
         message, remedy = "a GPU holds the whole model here", "--set num_gpus=N answers on N GPUs, N times as fast"
         problems.append(VALUE.at("model.tp_size", message, remedy, severity="warning"))
@@ -141,8 +141,8 @@ def _configured(config: Path | None) -> tuple[dict[str, Any], list[Problem]]:
 
 @dataclass
 class Outcome:
-    """`first` and `last` are the results of the first attempt and of the last one that asked, by question id.
-    `attempts` counts how often a question was asked, `run` is the run folder."""
+    """Answers of a run. `first` and `last` are the results of the first and the last attempt, by question id.
+    `attempts` is the number of attempts for each question, `run` is the run folder."""
 
     questions: list[Question]
     run: Path
@@ -160,7 +160,7 @@ def run_benchmark(settings: Settings) -> Outcome:
     job = api.completed("evaluate", spec, settings.platform, settings.resources, ready=launch_gate.ready)
     run = Path(job.record().run_dir)
     first = {item["sample_id"]: item for item in read_results(run / "results.json")}
-    # By id: failed questions are in the results, too, and shift no other answer.
+    # By id: failed questions are in the results, too, so that indices stay aligned.
     outcome = Outcome(questions, run, {question.id: first[question.id] for question in questions})
     outcome.problems += [*settings.problems, *problems, *job.problems]
     outcome.last, outcome.attempts = dict(outcome.first), dict.fromkeys(outcome.first, 1)
@@ -179,7 +179,7 @@ class _Retry(msgspec.Struct):
 
 
 def _retries(run: Path) -> list[_Retry]:
-    """The answers of further attempts, in their order; none where nothing was asked again. Raises RESULTS_FORMAT."""
+    """The answers of retries, in their order; empty if there were none. Raises RESULTS_FORMAT."""
     file = run / "retries.json"
     if not file.is_file():
         return []
@@ -193,7 +193,7 @@ def _retries(run: Path) -> list[_Retry]:
 
 
 def write_spec(settings: Settings, questions: Sequence[Question]) -> Path:
-    """The annotations and the spec of the job. Raises the problems of the spec."""
+    """Write the annotations and the spec of the job. Raises the problems of the spec."""
     place = settings.folder / "job"
     annotations = place / "questions.json"
     data: dict[str, Any] = {
@@ -212,12 +212,12 @@ def write_spec(settings: Settings, questions: Sequence[Question]) -> Path:
 
 @cache
 def published() -> list[dict[str, Any]]:
-    """Scores that others have published, in per cent by subset, each with its source."""
+    """Published scores, in percent by subset, each with its source."""
     return json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
 
 
 def report(settings: Settings, outcome: Outcome) -> dict[str, Any]:
-    """The content of benchmark.json. `one_shot` and `with_retries` count as the benchmark does, `own_rules` is the
+    """The content of benchmark.json. `one_shot` and `with_retries` are scored as in the benchmark, `own_rules` is the
     accuracy of the first answers by our rules. Shares are 0..1."""
     rows = {name: _row(outcome, [q for q in outcome.questions if q.dataset == name]) for name in settings.datasets}
     rows[ALL] = _row(outcome, outcome.questions)
@@ -249,8 +249,8 @@ def _row(outcome: Outcome, questions: Sequence[Question]) -> dict[str, Any]:
 
 
 def write_files(settings: Settings, outcome: Outcome, scores: Mapping[str, Any]) -> None:
-    """benchmark.json, and SUBSET/VIDEO.json for every video, as Cosmos-Reason1 writes them. Files of an earlier run
-    are replaced, never added to."""
+    """Write benchmark.json, and SUBSET/VIDEO.json for every video, in Cosmos-Reason1's format. Files of an earlier run
+    are replaced, never extended."""
     by_video: dict[Path, list[dict[str, Any]]] = defaultdict(list)
     for question in outcome.questions:
         name = question.clip.removeprefix("clips/").rsplit(".", 1)[0].replace("/", "_")
@@ -263,7 +263,7 @@ def write_files(settings: Settings, outcome: Outcome, scores: Mapping[str, Any])
 
 
 def their_item(question: Question, video: str, item: Item) -> dict[str, Any]:
-    """One answer in the fields of Cosmos-Reason1's result files."""
+    """One answer with the fields of Cosmos-Reason1's result files."""
     answer = protocol_answer(item["response"], question.prompt, question.answer)
     return {
         "datasource": question.dataset,
@@ -278,7 +278,7 @@ def their_item(question: Question, video: str, item: Item) -> dict[str, Any]:
 
 
 def as_text(scores: Mapping[str, Any]) -> str:
-    """A line for each subset, then the published scores of this model."""
+    """Format a line for each subset, then the published scores of this model."""
     lines = [f"{'subset':<12}{'n':>5}   {'asked once':<24}{'with retries':<24}{'again':>6}{'empty':>7}{'failed':>8}"]
     for name, row in scores["subsets"].items():
         counts = f"{row['asked_again']:>6}{row['with_retries']['empty']:>7}{row['failed']:>8}"

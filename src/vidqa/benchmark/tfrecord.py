@@ -1,8 +1,8 @@
-"""Reads TFRecord files of tf.train.Example without TensorFlow: the features of each record, by name. (The package
-`tfrecord` comes without wheels and needs protobuf and a compiled checksum.)
+"""Read TFRecord files of tf.train.Example without TensorFlow: the features of each record, by name. (The package
+`tfrecord` has no wheels and needs protobuf and a compiled checksum.)
 
-A record is its length (8 bytes, and 4 that check them), its bytes, and 4 that check those. An Example is a map of names
-to lists of bytes, floats or whole numbers, in the wire format of protocol buffers; floats are left out here.
+A record is its length (8 bytes, and 4 of checksum), its data, and 4 bytes of checksum. An Example is a map of names to
+lists of bytes, floats or integers, in the wire format of protocol buffers; floats are skipped here.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-BYTES, INTEGERS = 1, 3  # the kinds of a Feature
+BYTES, INTEGERS = 1, 3  # field numbers of bytes_list and int64_list in a Feature
 MOST_BYTES = 1 << 30  # of one record
 POLYNOMIAL = 0x82F63B78  # of CRC-32C
 MASK = 0xA282EAD8
 
 
 def masked_crc(data: bytes) -> int:
-    """CRC-32C as TFRecord files hold it; bit by bit, for the eight bytes of a length."""
+    """Masked CRC-32C of TFRecord files; computed bit by bit, which is fast enough for the eight bytes of a length."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -30,8 +30,8 @@ def masked_crc(data: bytes) -> int:
 
 
 def examples(path: Path) -> Iterator[dict[str, list[Any]]]:
-    """The features of every record: bytes or whole numbers by name. Raises OSError, and ValueError where the file is
-    cut off or no TFRecord file. The bytes of records are not checked: what is damaged in them does not decode."""
+    """Yield the features of every record: bytes or integers by name. Raises OSError, and ValueError for a truncated
+    file or one that is no TFRecord. Checksums of data are not verified: damaged data fails to decode."""
     with path.open("rb") as file:
         while head := file.read(12):
             if len(head) < 12 or masked_crc(head[:8]) != struct.unpack("<I", head[8:])[0]:
@@ -67,7 +67,7 @@ def _packed(data: bytes) -> Iterator[int]:
 
 
 def _fields(message: Any) -> Iterator[tuple[int, Any]]:
-    """(number, value) of the fields of a message: bytes where they have a length, else a number."""
+    """Yield (field number, value) of a message: bytes for fields with a length or fixed size, else an integer."""
     if not isinstance(message, bytes):
         raise ValueError("a message is expected, not a number")
     place = 0

@@ -1,6 +1,6 @@
 """Model families: patch sizes, token ids, chat and parameters of each architecture, without torch.
 
-A family answers from a model folder's own files. `vidqa.engine.families` holds each family's torch half.
+A family reads a model folder's own files. `vidqa.engine.families` holds each family's torch half.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 FAMILIES = (QWEN3_VL, QWEN2_5_VL)
-# Architectures near to those of the families, and what of them this program lacks.
+# Architectures similar to those of the families, and the features that this program lacks for them.
 LACKING = {
     "qwen3_vl_moe": "a mixture of experts (Qwen3-VL-30B-A3B), for which this program lacks a family (sizes, names and "
     "work of its parameters), products of tokens grouped by their expert, the router's balancing loss, adapters on "
@@ -41,8 +41,8 @@ LACKING = {
 
 
 def family_of(folder: Path) -> Family:
-    """The family of the model in `folder`, by config.json's model_type; its weights may be quantized in a way that
-    compressed-tensors reads. Raises MODEL_UNSUPPORTED, MODEL_QUANTIZED."""
+    """The family of the model in `folder`, by config.json's model_type; its weights may be quantized in a format of
+    compressed-tensors. Raises MODEL_UNSUPPORTED, MODEL_QUANTIZED."""
     config = read_json(folder, "config.json")
     model_type = config.get("model_type")
     for family in FAMILIES:

@@ -1,4 +1,4 @@
-"""The interface of a model family, and the sizes and parameters that it answers from a config.json, without weights."""
+"""The interface of a model family, and the sizes and parameters that it derives from a config.json, without weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vidqa.video.types import FramePlan, PixelRules
 
 @dataclass(frozen=True)
 class TextSizes:
-    """A decoder with grouped-query attention and a gated MLP; `head_norms` are norms of its queries and keys."""
+    """Sizes of a decoder with grouped-query attention and a gated MLP; `head_norms`: queries and keys have norms."""
 
     hidden: int
     layers: int
@@ -41,10 +41,10 @@ class TextSizes:
 
 @dataclass(frozen=True)
 class VisionSizes:
-    """A vision tower; `taps` counts the blocks whose features the decoder takes in besides the last one's.
+    """Sizes of a vision tower; `taps` counts the blocks besides the last one whose features go to the decoder.
 
-    With a `window`, which is its side in patches, attention stays inside of windows of a frame in all but `whole`
-    blocks. `positions` are those of a trained table, 0 where there is none; `gated` tells the form of the MLP."""
+    With a `window`, its side in patches, attention is limited to windows of a frame in all but `whole` blocks.
+    `positions` is the size of a trained position table, 0 if there is none; `gated`: the MLP is gated."""
 
     hidden: int
     blocks: int
@@ -62,18 +62,18 @@ class VisionSizes:
 
     @property
     def merged(self) -> int:
-        """Width of the patches that become one token, side by side."""
+        """Width of the concatenated patches of one token."""
         return self.hidden * self.merge**2
 
     @property
     def patch_values(self) -> int:
-        """Numbers in one patch."""
+        """Number of values in one patch."""
         return self.channels * self.temporal_patch * self.patch**2
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """A whole model."""
+    """Sizes of a whole model."""
 
     text: TextSizes
     vision: VisionSizes
@@ -81,8 +81,8 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Tensor:
-    """One parameter of a model. `unit` names the layer or block that it is sharded with, "" the rest of the model;
-    `linear` that it belongs to a linear layer; `tied` is the other name of one that a linear layer uses as well."""
+    """One parameter of a model. `unit` names the layer or block with which it is sharded, "" for the rest of the model;
+    `linear`: it belongs to a linear layer; `tied` is the name under which a linear layer shares it."""
 
     name: str
     shape: tuple[int, ...]
@@ -97,8 +97,8 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Geometry:
-    """How one model's processor sees videos and images. `positions_per_s` is how far rope positions move on in a second
-    of a video, in families where they tell the time."""
+    """Preprocessing of videos and images by one model's processor. `positions_per_s` is the step of rope positions per
+    second of video, in families whose positions encode time."""
 
     video: PixelRules
     image: PixelRules
@@ -110,19 +110,19 @@ class Family:
     """The torch-free half of a model family.
 
     geometry(folder)            reads the processor's own files
-    expand(plan, merge)         the text that stands for one planned video or image in the rendered chat
-    placeholders                what the chat template writes for a medium, by its kind, to be replaced by `expand`
-    token_ids                   keys of config.json that hold the id of a token, with (the token's text, the id that
-                                transformers takes where the key is left out)
+    expand(plan, merge)         the text of one planned video or image in the rendered chat
+    placeholders                the chat template's text for a medium, by its kind, which `expand` replaces
+    token_ids                   keys of config.json with the id of a token: (the token's text, transformers' default
+                                 id for an absent key)
     rope_positions(ids, image_id, video_id, plans, geometry)   positions int64 [3, S] (time, row, column) of one
-                                unpadded sequence `ids` [S]; `plans` of its media are in reading order. ValueError where
-                                they are not those of the placeholders
+                                 unpadded sequence `ids` [S]; `plans` of its media are in reading order. ValueError if
+                                 they do not match the placeholders
     sizes(config, where)        the sizes in a config.json, which `where` names in problems
-    tensors(sizes)              every parameter, as the model names it
-    parameter_name(stored)      the model's name of a tensor that its files name `stored`; files may have that one, too
+    tensors(sizes)              every parameter, by its name in the model
+    parameter_name(stored)      the model's name of a tensor that its files call `stored`; both names may occur in files
     write_frame_cap(folder, capped)   writes into a folder's processor settings whether frames are capped
-    tower                       how names of the vision tower's parameters begin
-    transformers                the release from which on the stock model places a video's frames as it should
+    tower                       the prefix of names of the vision tower's parameters
+    transformers                the first release whose stock model has correct positions for video frames
     """
 
     name: str

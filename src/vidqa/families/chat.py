@@ -1,4 +1,4 @@
-"""The tokens of a record: chat rendered, media expanded, token ids, and a mask of the supervised ones.
+"""Tokenize a record: render the chat, expand media, and compute token ids and a mask of the supervised tokens.
 
 Preflight, training, evaluation and preview all use this module. Rendering and ids equal those of transformers'
 processor for the same model folder. The mask comes from the turns, never from a search for token ids.
@@ -27,9 +27,9 @@ from vidqa.families.problems import MODEL_BROKEN, SPECIAL_TOKEN_IN_TEXT, TEMPLAT
 from vidqa.families.tokenizer import Tokens, load_tokens
 from vidqa.video.types import FramePlan
 
-EXPANSIONS_CACHED = 256  # several questions about one video come close together
-BATCH_SIZE = 256  # conversations that are tokenized together, on all cores
-MAX_CACHED_OUTLINES = 1 << 17  # conversations whose outlines are remembered: sets ask the same about many videos
+EXPANSIONS_CACHED = 256  # questions about one video often follow each other
+BATCH_SIZE = 256  # conversations tokenized in one call, on all cores
+MAX_CACHED_OUTLINES = 1 << 17  # conversations with cached outlines: many sets ask the same question about each video
 SAME_MODEL = "take config.json, tokenizer.json and tokenizer_config.json from one model (download or export it again)"
 MARK = "\0"
 RUNS = re.compile(f"{MARK}+")
@@ -49,9 +49,9 @@ PROBE: list[Message] = [
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """`token_ids` int32 [S]; `supervised` bool [S]: the token is a target that the model learns to predict.
+    """Tokens of a record: `token_ids` int32 [S]; `supervised` bool [S]: the token is a target of the loss.
 
-    `text` is the chat as rendered, each medium still one placeholder.
+    `text` is the chat as rendered, with one placeholder for each medium.
     """
 
     token_ids: np.ndarray
@@ -61,9 +61,9 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The counts of a record before its media are put in: `tokens`, and how many of them are `supervised`, with each
-    medium counted as one. `prefix` is the ids (int32) up to and with the last medium, b"" without media;
-    `prefix_supervised` says whether one of them is supervised.
+    """The token counts of a record before its media are expanded: `tokens`, and how many of them are `supervised`, with
+    each medium counted as one. `prefix` is the ids (int32) up to and including the last medium, b"" without media;
+    `prefix_supervised`: at least one of them is supervised.
     """
 
     tokens: int
@@ -73,11 +73,11 @@ class Outline:
 
 
 Conversation = tuple[Any, ...]  # equal for records that differ only in their media files
-Settings = tuple[str, str, bool]  # system prompt, response mode, whether it is for generation
+Settings = tuple[str, str, bool]  # system prompt, response mode, for_generation
 
 
 class Chat:
-    """One model's way of turning records into tokens; made by `load_chat`."""
+    """The conversion of one model's records to tokens; created by `load_chat`."""
 
     def __init__(self, family: Family, template: Template, tokens: Tokens, merge: Mapping[str, int]) -> None:
         self.family = family
@@ -108,11 +108,11 @@ class Chat:
         response_mode: str = "answer",
         for_generation: bool = False,
     ) -> Encoded:
-        """Tokens and labels of a record; `plans` has one plan for each of `record.media`.
+        """Tokenize and label a record; `plans` has one plan for each of `record.media`.
 
-        Supervised are the assistant turns with their end-of-turn tokens, not their headers. With `for_generation` the
+        The assistant turns with their end-of-turn tokens are supervised, not their headers. With `for_generation` the
         last assistant turn is replaced by the template's generation prompt and nothing is supervised. Raises the
-        problems of `vidqa.families.problems`; plans that do not belong to the record are a ValueError.
+        problems of `vidqa.families.problems`, and ValueError for plans that do not match the record.
         """
         if [plan.kind for plan in plans] != [medium.kind for medium in record.media]:
             raise ValueError(f"{record.source or record.id}: the plans are not those of the record's media")
@@ -130,7 +130,7 @@ class Chat:
         response_mode: str = "answer",
         for_generation: bool = False,
     ) -> Iterator[Outline | list[Problem]]:
-        """The counts of what `encode` would give for each record, or the problems that it would raise.
+        """Yield the token counts of `encode` for each record, or its problems.
 
         Far faster than `encode`: records are tokenized in batches, and a conversation about many videos only once.
         """
@@ -150,7 +150,7 @@ class Chat:
                 yield outline or remembered.get(conversation) or self._outline_alone(record, settings)
 
     def _outlined(self, records: Mapping[Conversation, Record], settings: Settings) -> dict[Conversation, Outline]:
-        """The outlines of conversations, tokenized at once; those with problems are left out."""
+        """The outlines of conversations, tokenized in one batch; those with problems are left out."""
         drafts, outlines = {}, {}
         for conversation, record in records.items():
             with suppress(ProblemError):
@@ -176,7 +176,7 @@ class Chat:
         return Outline(len(token_ids), int(in_all), token_ids[:end].tobytes(), bool(before))
 
     def _rendered(self, record: Record, settings: Settings) -> tuple[str, list[tuple[int, int]]]:
-        """The chat as text, and the spans of it that are supervised."""
+        """The chat as text, and its supervised character spans."""
         system_prompt, response_mode, for_generation = settings
         self._check_texts(record, system_prompt)
         messages = messages_of(record, system_prompt, response_mode, for_generation=for_generation)
@@ -184,21 +184,21 @@ class Chat:
         return text, [] if for_generation else self._supervised_spans(record, messages, text)
 
     def decode(self, token_ids: Iterable[int]) -> str:
-        """Text of generated tokens, without special tokens."""
+        """Decode generated tokens, without special tokens."""
         return self.tokens.core.decode([int(token_id) for token_id in token_ids], skip_special_tokens=True)
 
     def text_ids(self, text: str) -> tuple[int, ...]:
-        """Ids of plain text, as it stands at the beginning of an answer."""
+        """Token ids of plain text at the beginning of an answer."""
         return tuple(self.tokens.encode(text).ids)
 
     def _supervised_spans(self, record: Record, messages: list[Message], text: str) -> list[tuple[int, int]]:
-        """Where in `text` learned turns stand, from the end of the header to the end of the end-of-turn token.
+        """Character spans of learned turns in `text`, from the end of the header to the end of the end-of-turn token.
 
-        A turn starts where the generation prompt after the earlier messages ends, because that prompt is given when the
-        model answers. This holds only if adding messages never changes the text before them.
+        A turn starts where the generation prompt after the earlier messages ends, because the model's answer follows
+        that prompt. This holds only if adding messages never changes the text before them.
         """
         spans = []
-        before = len(messages) - len(record.turns)  # a system prompt that the record does not have
+        before = len(messages) - len(record.turns)  # 1 if a system prompt was added
         for at, message in enumerate(messages):
             if message["role"] != "assistant" or not record.turns[at - before].learned:
                 continue
@@ -220,7 +220,7 @@ class Chat:
     def _with_media(
         self, record: Record, token_ids: np.ndarray, supervised: np.ndarray, plans: Sequence[FramePlan]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Each placeholder replaced by its medium's tokens, which are not supervised."""
+        """Replace each placeholder by its medium's tokens, which are not supervised."""
         positions = self._placeholders(record, token_ids, [plan.kind for plan in plans])
         ids, labels, start = [], [], 0
         for position, plan in zip(positions.tolist(), plans, strict=True):
@@ -231,7 +231,7 @@ class Chat:
         return np.concatenate([*ids, token_ids[start:]]), np.concatenate([*labels, supervised[start:]])
 
     def _placeholders(self, record: Record, token_ids: np.ndarray, kinds: Sequence[str]) -> np.ndarray:
-        """Where the media of these kinds stand. Raises CHAT_TEMPLATE_BROKEN where the template wrote others."""
+        """Positions of the placeholders of these media. Raises CHAT_TEMPLATE_BROKEN if the kinds do not match."""
         positions = np.flatnonzero((token_ids == self.slot_ids["video"]) | (token_ids == self.slot_ids["image"]))
         if token_ids[positions].tolist() != [self.slot_ids[kind] for kind in kinds]:
             message = f"{len(kinds)} media give {len(positions)} placeholders in {record.source or record.id}"
@@ -239,9 +239,9 @@ class Chat:
         return positions
 
     def _expand(self, plan: FramePlan) -> np.ndarray:
-        """Token ids int32 of one medium. A run of placeholders is tokenized as one and repeated: same ids, faster."""
+        """Token ids int32 of one medium. Each run of placeholders is tokenized once and repeated: same ids, faster."""
         slot, slot_id = self.slots[plan.kind], self.slot_ids[plan.kind]
-        text = self.family.expand(plan, self.merge[plan.kind]).replace(slot, MARK)  # one character: runs are found fast
+        text = self.family.expand(plan, self.merge[plan.kind]).replace(slot, MARK)  # one character, for a fast search
         lengths = [len(run) for run in RUNS.findall(text)]
         ids = np.array(self.tokens.encode(RUNS.sub(slot, text)).ids, np.int32)
         repeats = np.ones(len(ids), np.int64)
@@ -251,14 +251,14 @@ class Chat:
         return np.repeat(ids, repeats)
 
     def _probe(self) -> str:
-        """Render one video and one image, and check that each stands as one token between special tokens.
+        """Render one video and one image, and check that each is one token between special tokens.
 
-        Only then are the ids of the parts, put together, the ids of the whole text.
+        Only then do the ids of the parts, concatenated, equal the ids of the whole text.
         """
         text = self.template.render(PROBE, add_generation_prompt=True)
         ids = self.tokens.encode(text).ids
         for kind, slot_id in self.slot_ids.items():
-            if ids.count(slot_id) != 1:  # or None, which the tokenizer does not have
+            if ids.count(slot_id) != 1:  # 0 if slot_id is None: the tokenizer lacks the token
                 message = f"a {kind} is not rendered as one {self.slots[kind]} token"
                 raise TEMPLATE_BROKEN.error(self.template.place, message)
             at = ids.index(slot_id)
@@ -269,7 +269,7 @@ class Chat:
         return text
 
     def _control_tokens(self, rendered: str) -> re.Pattern[str]:
-        """Finds the special tokens that the chat itself is built with; other special tokens are the user's to write."""
+        """A pattern for the special tokens that the chat uses itself; users may write other special tokens."""
         built_with = {token for token in self.tokens.special if token in self.template.source or token in rendered}
         control = built_with | set(self._end_texts) | set(self.tokens.named.values())
         return re.compile("|".join(map(re.escape, sorted(control, key=len, reverse=True))))
@@ -289,12 +289,12 @@ def _conversation(record: Record) -> Conversation:
 
 
 def media_order(record: Record) -> list[int]:
-    """The media of a record, as indices into `record.media`, in the order in which its turns show them."""
+    """The media of a record, as indices into `record.media`, in the order of its turns."""
     return [part for turn in record.turns for part in turn.parts if isinstance(part, int)]
 
 
 def _labelled(encoding: Encoding, spans: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids int32 [S], and bool [S]: tokens that lie in one of the character spans with all their characters."""
+    """Token ids int32 [S], and bool [S]: whether all characters of the token are inside one of the spans."""
     token_ids = np.array(encoding.ids, np.int32)
     inside = np.zeros(len(token_ids), bool)
     if spans:
@@ -305,7 +305,7 @@ def _labelled(encoding: Encoding, spans: Sequence[tuple[int, int]]) -> tuple[np.
 
 
 def load_chat(model_folder: Path | str) -> Chat:
-    """The chat of the model in a folder. Raises MODEL_BROKEN, MODEL_UNSUPPORTED and CHAT_TEMPLATE_*."""
+    """Load the chat of the model in a folder. Raises MODEL_BROKEN, MODEL_UNSUPPORTED and CHAT_TEMPLATE_*."""
     folder = Path(model_folder)
     family = family_of(folder)
     tokens, tokenizer_config = load_tokens(folder)
@@ -317,8 +317,8 @@ def load_chat(model_folder: Path | str) -> Chat:
 
 
 def _require_same_ids(folder: Path, family: Family, tokens: Tokens) -> None:
-    """The ids in config.json are those of the tokenizer, and all of these have embeddings: with files of two models the
-    features of a video would stand in other places. Raises MODEL_BROKEN."""
+    """Check that the ids in config.json match the tokenizer, and that all its tokens have embeddings: with files of two
+    models, video features would be inserted at wrong positions. Raises MODEL_BROKEN."""
     config = read_json(folder, "config.json")
     held = {key: (text, tokens.core.token_to_id(text)) for key, (text, _) in family.token_ids.items()}
     written = {key: config.get(key, default) for key, (_, default) in family.token_ids.items()}

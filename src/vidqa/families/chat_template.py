@@ -1,5 +1,5 @@
-"""From a record to its chat as text: the messages of a system prompt and a response mode, rendered by the model's own
-template the way transformers does, sandboxed and bounded."""
+"""Convert a record to chat text: messages with a system prompt and a response mode, rendered by the model's template as
+transformers does, sandboxed and bounded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Message = dict[str, Any]
 RESPONSE_MODES = ("answer", "think", "hybrid")
 ANSWER = re.compile(r"\s*<answer>(.*?)</answer>\s*", re.DOTALL)
 MAX_CHARS = 1 << 20  # characters of a template
-# What Python raises for the mistakes that a template can make.
+# Exceptions of Python for errors in a template.
 TEMPLATE_ERRORS = (
     *(TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError, MemoryError),
     *(RecursionError, NotImplementedError),
@@ -28,10 +28,10 @@ TEMPLATE_ERRORS = (
 
 
 def messages_of(record: Record, system_prompt: str, response_mode: str, *, for_generation: bool) -> list[Message]:
-    """The record's turns as role/content messages.
+    """Convert the record's turns to role/content messages.
 
-    A turn without media has its text as content, one with media a list of parts. `system_prompt` stands where the
-    record has no system turn. With `for_generation` the last assistant turn is left out, since the model writes it.
+    A turn without media has its text as content, one with media a list of parts. `system_prompt` is used if the record
+    has no system turn. With `for_generation` the last assistant turn is left out, since the model generates it.
     """
     if response_mode not in RESPONSE_MODES:
         raise ValueError(f"response_mode is {response_mode!r}; known: {', '.join(RESPONSE_MODES)}")
@@ -56,7 +56,7 @@ def _content(record: Record, turn: Turn, response_mode: str, learned: bool) -> s
 
 
 def _answer(record: Record, text: str, response_mode: str, learned: bool) -> str:
-    """What the assistant says in a response mode: `answer` without its reasoning, else as written."""
+    """The assistant's text in a response mode: for `answer` without its reasoning, else as written."""
     thinking, plain = split_thinking(text)
     if response_mode == "think" and learned and not thinking:
         message = f"response_mode is think, and the answer begins with {text[:40]!r}"
@@ -72,7 +72,7 @@ def _answer(record: Record, text: str, response_mode: str, learned: bool) -> str
 
 
 class Template:
-    """One compiled template; `names` are the special tokens it may refer to, e.g. bos_token."""
+    """One compiled template; `names` are the special tokens that it may use, e.g. bos_token."""
 
     def __init__(self, source: str, place: str, names: Mapping[str, str]) -> None:
         self.source = source
@@ -84,7 +84,7 @@ class Template:
             self._compiled = self._environment.from_string(source, globals=dict(names))
         except (jinja2.TemplateError, RecursionError) as broken:
             raise TEMPLATE_BROKEN.error(place, f"the chat template is not valid Jinja: {broken}") from broken
-        self._compiled.globals = dict(self._compiled.globals)  # copied by every render, which is slow for a chain
+        self._compiled.globals = dict(self._compiled.globals)  # every render copies it, which is slow for a ChainMap
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
         self._environment.begin(messages)
@@ -99,7 +99,7 @@ class Template:
 
 
 def load_template(folder: Path, tokenizer_config: Mapping[str, Any], names: Mapping[str, str]) -> Template:
-    """The folder's chat template, looked for where transformers puts it. Raises MODEL_BROKEN."""
+    """Load the folder's chat template, in the order of transformers. Raises MODEL_BROKEN."""
     path = folder / "chat_template.jinja"
     if path.is_file():
         try:
@@ -118,7 +118,7 @@ def load_template(folder: Path, tokenizer_config: Mapping[str, Any], names: Mapp
 
 
 def _named_default(templates: Any) -> str | None:
-    """A template is a text, or several named ones of which `default` is meant."""
+    """The text of a template, or of the one named `default` in a list or table of templates."""
     if isinstance(templates, list):
         templates = {entry.get("name"): entry.get("template") for entry in templates if isinstance(entry, dict)}
     if isinstance(templates, dict):

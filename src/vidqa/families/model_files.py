@@ -1,4 +1,4 @@
-"""The JSON files of a model folder, and tables in them."""
+"""Read the JSON files of a model folder, and tables in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_JSON_BYTES = 200_000_000  # bytes; the largest tokenizers have a tenth of it
 
 
 def read_json(folder: Path, name: str) -> dict:
-    """One JSON file of a model folder. Raises MODEL_BROKEN."""
+    """Read one JSON file of a model folder. Raises MODEL_BROKEN."""
     path = folder / name
     try:
         value = parse_json(path, MAX_JSON_BYTES)
@@ -28,13 +28,13 @@ def read_json(folder: Path, name: str) -> dict:
 
 
 class ConfigTable(BaseModel):
-    """Defaults are those of transformers' classes. A key that is written as null is not one that is left out."""
+    """A table of config.json. Defaults are those of transformers' classes; null is not the same as an absent key."""
 
     model_config = ConfigDict(strict=True, extra="ignore", loc_by_alias=False)
 
 
 def _is_float(value: object) -> object:
-    """transformers refuses an int here, which pydantic's strict mode accepts."""
+    """Refuse an int, as transformers does here; pydantic's strict mode accepts it."""
     if type(value) is not float:
         raise ValueError("Input should be a float")
     return value
@@ -45,7 +45,7 @@ Part = TypeVar("Part", bound=ConfigTable)
 
 
 def parse(config: dict[str, Any], name: str, where: Path, table: type[Part]) -> Part:
-    """The table `name` of a config.json ("config": the whole). Raises MODEL_UNSUPPORTED."""
+    """Parse the table `name` of a config.json ("config": the whole). Raises MODEL_UNSUPPORTED."""
     values = config if name == "config" else config.get(name)
     if not isinstance(values, dict):
         raise MODEL_UNSUPPORTED.error(where, f"{name} must be a table of sizes, not {values!r:.60}")

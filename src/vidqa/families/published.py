@@ -1,6 +1,6 @@
-"""Published models by their name on the hub: licenses, sizes, and a folder for estimates before a download.
+"""Published models by their hub name: licenses, sizes, and a folder for estimates before a download.
 
-published_models.json holds the sizes of their published config.json. Once a model is downloaded, its own files count.
+published_models.json holds the sizes from their published config.json; a downloaded model's own files are used instead.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Published(NamedTuple):
 
 
 def published(repository: str) -> Published | None:
-    """The settings of a model of the hub by "organisation/name", in any case; None for models not in the table."""
+    """The settings of a hub model by "organisation/name", in any case; None for models not in the table."""
     return _models().get(repository.lower())
 
 
 def license_of(repository: str) -> dict[str, str]:
-    """The license of a model of the table, as the keys of a model card; nothing for others."""
+    """The license of a model in the table, as keys of a model card; empty for others."""
     licenses = {owner.lower(): license for owner, license in _content()["licenses"].items()}
     owner = repository.lower().partition("/")[0]
     return dict(licenses.get(owner, {})) if published(repository) else {}
@@ -80,9 +80,9 @@ def _models() -> dict[str, Published]:
 
 
 def write_offline_model(names: Iterable[str], folder: Path) -> str | None:
-    """Fill `folder` for the first of these models in the table, in place of one that is not available now; returns its
-    repository or None. Sizes and video tokens are those of the published model. Without its tokenizer, text is counted
-    in pieces of up to six letters, single digits and single signs, which is close to such a tokenizer."""
+    """Fill `folder` with an offline substitute for the first of these models that is in the table; returns its
+    repository or None. Sizes and video tokens are those of the published model. Without its tokenizer, text is split
+    into runs of up to six letters, single digits and single signs, with a similar token count."""
     for name in names:
         repository = _repository(name)
         model = published(repository) if repository else None

@@ -1,6 +1,6 @@
 """Qwen2.5-VL (Cosmos-Reason1, Qwen2.5-VL): geometry, placeholders, rope positions, sizes and parameters.
 
-Nothing is written into the prompt about time: rope positions of a video move on with its seconds.
+The prompt contains no times: rope positions of a video advance with its seconds.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from vidqa.families.problems import MODEL_UNSUPPORTED
 from vidqa.families.qwen_vl_sizes import TOWER
 from vidqa.video.types import FramePlan
 
-# What transformers' processor class holds where a model folder says nothing. It bounds every frame by itself.
+# Defaults of transformers' processor class for keys that a model folder lacks. It bounds every frame separately.
 VIDEO_DEFAULTS = {
     **qwen_vl.CLIP_COLORS,
     "patch_size": 14,
     "size": {"shortest_edge": 128 * 28 * 28, "longest_edge": 768 * 28 * 28},
     "max_video_tokens": 128_000,
 }
-SHARE = 0.9  # of max_video_tokens, which a capped video's frames share
+SHARE = 0.9  # of max_video_tokens, as the shared budget of a capped video's frames
 
 
 class Text25Config(parts.TextConfig):
@@ -45,7 +45,7 @@ class Vision25Config(parts.VisionConfig):
 
 
 def geometry(folder: Path) -> Geometry:
-    """How this model's processor sees pixels. Raises MODEL_BROKEN, MODEL_UNSUPPORTED."""
+    """Preprocessing settings of this model's processor. Raises MODEL_BROKEN, MODEL_UNSUPPORTED."""
     video = qwen_vl.video_settings(folder, VIDEO_DEFAULTS, older_bounds=True)
     rules = qwen_vl.pixel_rules(video, each_frame=True)
     rules = replace(rules, shared_pixels=int(video.max_video_tokens * rules.factor * rules.factor * SHARE))
@@ -55,28 +55,28 @@ def geometry(folder: Path) -> Geometry:
 
 
 def expand(plan: FramePlan, merge: int) -> str:
-    """The text that replaces the template's slot: pads alone; the template itself writes start and end around them."""
+    """The text that replaces the template's placeholder: only pads, since the template writes start and end itself."""
     return qwen_vl.PADS[plan.kind] * (plan.patches // merge**2)
 
 
 def rope_positions(
     ids: np.ndarray, image_id: int, video_id: int, plans: Sequence[FramePlan], geometry: Geometry
 ) -> np.ndarray:
-    """See `Family`. A medium is one run of placeholders. Its temporal patches stand at their seconds times
-    `positions_per_s`, rounded down, in float32 as transformers computes it."""
+    """See `Family`. A medium is one run of placeholders. Positions of its temporal patches are their seconds times
+    `positions_per_s`, rounded down, in float32 as in transformers."""
     merge = geometry.video.merge_size
     return qwen_vl.rope_positions(ids, image_id, video_id, plans, merge, lambda plan: [_times(plan, geometry)])
 
 
 def _times(plan: FramePlan, geometry: Geometry) -> np.ndarray:
-    """Where temporal patches stand, int64 [t]; they are evenly spaced."""
+    """Positions of temporal patches, int64 [t]; they are evenly spaced."""
     step_s = plan.patch_times_s[1] if plan.grid[0] > 1 else 0.0
     step = np.float32(geometry.positions_per_s) * np.float32(step_s)
     return (np.arange(plan.grid[0], dtype=np.float32) * step).astype(np.int64)
 
 
 def sizes(config: dict[str, Any], where: Path) -> Sizes:
-    """Published files have the decoder's keys beside vision_config. Raises MODEL_UNSUPPORTED."""
+    """See `Family`. Published files have the decoder's keys beside vision_config. Raises MODEL_UNSUPPORTED."""
     name = "config" if config.get("text_config") is None else "text_config"
     text = parse(config, name, where, Text25Config)
     if text.hidden_size % text.num_attention_heads:
@@ -122,7 +122,7 @@ def _gated_block(name: str, vision: VisionSizes) -> Iterator[Tensor]:
 
 
 def parameter_name(stored: str) -> str:
-    """Files keep the names of older classes: visual beside model, which was the decoder."""
+    """Convert names of older classes, which files keep: `visual` beside `model`, which was the decoder."""
     if stored.startswith("visual."):
         return f"model.{stored}"
     part, _, rest = stored.partition(".")

@@ -19,7 +19,7 @@ from vidqa.video.types import FramePlan
 
 START, END = "<|vision_start|>", "<|vision_end|>"
 
-# What transformers' processor class holds where a model folder says nothing.
+# Defaults of transformers' processor class for keys that a model folder lacks.
 VIDEO_DEFAULTS = {
     "patch_size": 16,
     "size": {"shortest_edge": 128 * 32 * 32, "longest_edge": 768 * 32 * 32},
@@ -29,16 +29,16 @@ VIDEO_DEFAULTS = {
 
 
 def geometry(folder: Path) -> Geometry:
-    """How this model's processor sees pixels. Raises MODEL_BROKEN, MODEL_UNSUPPORTED."""
+    """Preprocessing settings of this model's processor. Raises MODEL_BROKEN, MODEL_UNSUPPORTED."""
     video = qwen_vl.video_settings(folder, VIDEO_DEFAULTS)
     rules = qwen_vl.pixel_rules(video, max_frame_tokens=video.max_video_tokens)
     return Geometry(rules, qwen_vl.image_rules(folder))
 
 
 def expand(plan: FramePlan, merge: int) -> str:
-    """The text that replaces the template's slot: one timed group of pads for each temporal patch of a video.
+    """The text that replaces the template's placeholder: one timed group of pads for each temporal patch of a video.
 
-    An image's slot becomes its pads alone, since the template itself writes the start and end around it.
+    An image's placeholder becomes only its pads, since the template writes the start and end itself.
     """
     time_patches, rows, columns = plan.grid
     pads = qwen_vl.PADS[plan.kind] * (rows * columns // merge**2)
@@ -50,7 +50,7 @@ def expand(plan: FramePlan, merge: int) -> str:
 def rope_positions(
     ids: np.ndarray, image_id: int, video_id: int, plans: Sequence[FramePlan], geometry: Geometry
 ) -> np.ndarray:
-    """See `Family`. A temporal patch is a run of placeholders that stands at one time: true times are in the text."""
+    """See `Family`. A temporal patch is one run of placeholders with one time position: the text has the real times."""
     now, merge = np.zeros(1, np.int64), geometry.video.merge_size
     return qwen_vl.rope_positions(ids, image_id, video_id, plans, merge, lambda plan: [now] * plan.grid[0])
 

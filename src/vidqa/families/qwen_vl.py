@@ -1,4 +1,4 @@
-"""What Qwen2.5-VL and Qwen3-VL have in common: processor settings, placeholders, and rope positions of a sequence."""
+"""Shared code of Qwen2.5-VL and Qwen3-VL: processor settings, placeholders, and rope positions of a sequence."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from vidqa.families.model_files import ConfigTable, Float, parse, read_json
 from vidqa.families.problems import MODEL_UNSUPPORTED
 from vidqa.video.types import FramePlan, PixelRules
 
-# What the chat template writes for one medium.
+# The chat template's text for one medium.
 PADS = {"video": "<|video_pad|>", "image": "<|image_pad|>"}
-# Keys of config.json that hold ids of these tokens, with what transformers takes where one is left out.
+# Keys of config.json with ids of these tokens, and transformers' default ids for absent keys.
 TOKEN_IDS = {
     "image_token_id": (PADS["image"], 151655),
     "video_token_id": (PADS["video"], 151656),
@@ -38,12 +38,12 @@ class Edges(ConfigTable):
 
 
 class ProcessorSettings(ConfigTable):
-    """Processor settings that pixels depend on; a Literal is all that this program computes."""
+    """Processor settings that affect pixels; a Literal type lists the supported values."""
 
     do_resize: Literal[True] = True
     do_rescale: Literal[True] = True
     do_normalize: Literal[True] = True
-    resample: Literal[3] = 3  # bicubic, as image libraries number it
+    resample: Literal[3] = 3  # bicubic, as numbered by image libraries
     rescale_factor: Annotated[Float, Field(gt=0)] = 1 / 255
     patch_size: Positive
     merge_size: Positive = 2
@@ -57,7 +57,7 @@ class ProcessorSettings(ConfigTable):
     image_std: Color
 
     def in_pixels(self, values: list[float]) -> tuple[float, float, float]:
-        """A mean or deviation with the rescale factor folded in, in float32 as transformers does it."""
+        """A mean or standard deviation with the rescale factor folded in, in float32 as in transformers."""
         red, green, blue = np.asarray(values, np.float32) * np.float32(1.0 / self.rescale_factor)
         return float(red), float(green), float(blue)
 
@@ -66,7 +66,7 @@ CLIP_COLORS = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
-# What transformers' processor classes hold where a model folder says nothing, beside the defaults above.
+# Defaults of transformers' processor classes for keys that a model folder lacks, beside the defaults above.
 IMAGE_DEFAULTS = {
     **CLIP_COLORS,
     "patch_size": 14,
@@ -77,7 +77,7 @@ IMAGE_DEFAULTS = {
 
 
 def video_settings(folder: Path, defaults: dict[str, Any], *, older_bounds: bool = False) -> ProcessorSettings:
-    """The video processor's settings. Raises MODEL_BROKEN, MODEL_UNSUPPORTED."""
+    """Read the video processor's settings. Raises MODEL_BROKEN, MODEL_UNSUPPORTED."""
     place, settings = _settings(folder, "video_processor", (VIDEO_FILE, IMAGE_FILE), defaults)
     if older_bounds:
         _take_older_bounds(settings)
@@ -85,21 +85,21 @@ def video_settings(folder: Path, defaults: dict[str, Any], *, older_bounds: bool
 
 
 def image_rules(folder: Path) -> PixelRules:
-    """The rules of the image processor, one class for all. Raises MODEL_BROKEN, MODEL_UNSUPPORTED."""
+    """Read the image processor's rules; all models use one class. Raises MODEL_BROKEN, MODEL_UNSUPPORTED."""
     place, settings = _settings(folder, "image_processor", (IMAGE_FILE,), IMAGE_DEFAULTS)
     _take_older_bounds(settings)
     return pixel_rules(parse({"image_processor": settings}, "image_processor", place, ProcessorSettings))
 
 
 def _take_older_bounds(settings: dict[str, Any]) -> None:
-    """Older processors wrote min_pixels and max_pixels beside size, and these win."""
+    """Override size by min_pixels and max_pixels, which older processors wrote beside it."""
     for name, older in (("shortest_edge", "min_pixels"), ("longest_edge", "max_pixels")):
         settings["size"][name] = settings.get(older) or settings["size"].get(name)
 
 
 def write_frame_cap(folder: Path, capped: bool | None) -> None:
-    """Write `capped` as cap_pixels_per_frame into the video processor's settings; None writes what they mean now, which
-    is false where they say nothing."""
+    """Write `capped` as cap_pixels_per_frame into the video processor's settings; None writes the current value, which
+    is false if the key is absent."""
     place, settings = _settings(folder, "video_processor", (VIDEO_FILE, IMAGE_FILE), {"size": {}})
     written = read_json(folder, place.name)
     inside = written["video_processor"] if place.name == PROCESSOR_FILE else written
@@ -108,7 +108,7 @@ def write_frame_cap(folder: Path, capped: bool | None) -> None:
 
 
 def _settings(folder: Path, key: str, older: Sequence[str], defaults: dict[str, Any]) -> tuple[Path, dict[str, Any]]:
-    """One processor's settings and the file they came from: inside processor_config.json, or a file of its own."""
+    """One processor's settings and their file: processor_config.json, or a file for this processor alone."""
     place = folder / PROCESSOR_FILE
     written = read_json(folder, place.name).get(key) if place.is_file() else None
     if written is None:
@@ -123,7 +123,7 @@ def _settings(folder: Path, key: str, older: Sequence[str], defaults: dict[str, 
 
 
 def pixel_rules(settings: ProcessorSettings, **more: Any) -> PixelRules:
-    """Rules from checked settings; `more` are those of one family."""
+    """Build rules from checked settings; `more` are rules of one family."""
     return PixelRules(
         patch_size=settings.patch_size,
         merge_size=settings.merge_size,
@@ -147,8 +147,8 @@ def rope_positions(
     merge: int,
     run_times: Callable[[FramePlan], list[np.ndarray]],
 ) -> np.ndarray:
-    """See `Family`: text advances all three together. `run_times(plan)` has for each run of a medium's placeholders the
-    times int64 [t] of its temporal patches, counted from the run's start."""
+    """See `Family`: text advances all three axes together. `run_times(plan)` returns, for each run of a medium's
+    placeholders, the times int64 [t] of its temporal patches, counted from the run's start."""
     blocks = {
         token: iter([_block(times, plan, merge) for plan in plans if plan.kind == kind for times in run_times(plan)])
         for kind, token in (("image", image_id), ("video", video_id))
@@ -156,7 +156,7 @@ def rope_positions(
     ids = np.asarray(ids)
     vision = np.flatnonzero(np.isin(ids, list(blocks)))
     positions = np.empty((3, len(ids)), np.int64)
-    at = done = 0  # `done` tokens have their positions; the next text token stands at `at`
+    at = done = 0  # `done` tokens have positions; the next text token has position `at`
     while done < len(ids):
         following = np.searchsorted(vision, done)
         until = int(vision[following]) if following < len(vision) else len(ids)
@@ -180,8 +180,8 @@ def rope_positions(
 
 
 def _block(times: np.ndarray, plan: FramePlan, merge: int) -> tuple[np.ndarray, int]:
-    """Positions [3, n] of a run of placeholders, counted from its start, and how far the text behind it moves on: after
-    the longer of rows and columns."""
+    """Positions [3, n] of a run of placeholders, counted from its start, and the offset of the text after it: the
+    longer of rows and columns."""
     rows, columns = plan.grid[1] // merge, plan.grid[2] // merge
     inside = np.empty((3, len(times), rows, columns), np.int64)
     inside[0] = times[:, None, None]

@@ -1,7 +1,7 @@
-"""The parts that Qwen2.5-VL and Qwen3-VL have in common, without weights.
+"""Shared sizes and parameters of Qwen2.5-VL and Qwen3-VL, without weights.
 
-First the tables of config.json, with the keys and types that transformers' classes check, and bounds; then the
-parameters that follow from their sizes, by transformers' names and with their shapes.
+The tables of config.json, with the keys and types that transformers' classes check, and bounds; and the parameters that
+follow from these sizes, by transformers' names and with their shapes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from vidqa.families.model_files import ConfigTable, Float
 from vidqa.families.problems import MODEL_UNSUPPORTED
 
 MODEL, TOWER, HEAD = "model.language_model", "model.visual", "lm_head.weight"
-# Larger than in any model, and small enough to count parameters quickly.
+# Upper bounds are larger than in any model, but small enough to count parameters quickly.
 Size = Annotated[int, Field(ge=1, le=2**27)]
 Depth = Annotated[int, Field(ge=1, le=1000)]
-# Functions without parameters that transformers knows.
+# Parameter-free activation functions of transformers.
 # fmt: off
 Activation = Literal[
     "gelu", "gelu_10", "gelu_fast", "gelu_new", "gelu_python", "gelu_pytorch_tanh", "gelu_accurate", "hardswish",
@@ -31,7 +31,7 @@ Activation = Literal[
 
 
 class Rope(ConfigTable):
-    """Rotary positions. Scaled ones (yarn, linear, dynamic) are not implemented."""
+    """Rotary position settings. Scaled ones (yarn, linear, dynamic) are not implemented."""
 
     rope_type: Literal["default", "mrope"] = Field("default", validation_alias=AliasChoices("rope_type", "type"))
 
@@ -41,7 +41,7 @@ class TextConfig(ConfigTable):
     intermediate_size: Size
     num_hidden_layers: Depth
     num_attention_heads: Size
-    num_key_value_heads: Size | None  # None: as many as there are heads
+    num_key_value_heads: Size | None  # None: equal to num_attention_heads
     head_dim: Size = 128
     vocab_size: Size = 151936
     tie_word_embeddings: Any = False
@@ -59,7 +59,7 @@ class TextConfig(ConfigTable):
     def sizes(
         self, config: dict[str, Any], name: str, where: Path, *, attention_bias: bool, head_norms: bool
     ) -> TextSizes:
-        """From the table `name` of a whole `config`. Raises MODEL_UNSUPPORTED."""
+        """The sizes in the table `name` of a whole `config`. Raises MODEL_UNSUPPORTED."""
         heads, kv_heads = self.num_attention_heads, self.num_key_value_heads or self.num_attention_heads
         if heads % kv_heads:
             message = f"num_attention_heads ({heads}) is not a multiple of num_key_value_heads ({kv_heads})"
@@ -94,7 +94,7 @@ class VisionConfig(ConfigTable):
     initializer_range: Float = 0.02
 
     def sizes(self, where: Path, **more: Any) -> VisionSizes:
-        """`more` are those of one family. Raises MODEL_UNSUPPORTED."""
+        """The sizes of the tower; `more` are those of one family. Raises MODEL_UNSUPPORTED."""
         if self.hidden_size % (4 * self.num_heads):
             message = f"hidden_size ({self.hidden_size}) is not a multiple of four times num_heads ({self.num_heads})"
             raise MODEL_UNSUPPORTED.error(where, f"vision_config.{message}")
@@ -112,7 +112,7 @@ class VisionConfig(ConfigTable):
 
 
 def decoder(text: TextSizes, *, output_bias: bool) -> Iterator[Tensor]:
-    """The decoder and its head; a tied head is the embeddings' other name."""
+    """Parameters of the decoder and its head; a tied head is another name of the embeddings."""
     vocabulary = (text.vocabulary, text.hidden)
     yield Tensor(f"{MODEL}.embed_tokens.weight", vocabulary, tied=HEAD if text.tied else "")
     for number in range(text.layers):

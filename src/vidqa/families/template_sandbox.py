@@ -1,8 +1,8 @@
-"""Jinja's sandbox, in which a template can neither run for minutes nor fill the memory.
+"""Jinja's sandbox with limits, so that a template can neither run for minutes nor fill the memory.
 
-Rounds of loops and calls count as steps. What operators, filters, methods and output make counts as bytes, before it is
-made. Both begin anew with each conversation. Filters and methods whose result can be larger by more than their
-arguments are left out; no published template of these models uses them.
+Loop iterations and calls count as steps. Results of operators, filters, methods and output count as bytes, before they
+are created. Both counts start at zero with each conversation. Filters and methods whose result can exceed the size of
+their arguments are removed; no published template of these models uses them.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-MAX_STEPS = 2_000_000  # for one conversation; templates take some ten a turn
-MAX_BYTES = 1 << 27  # that are made for one conversation, and COPIES times those of the conversation
+MAX_STEPS = 2_000_000  # for one conversation; templates take about ten per turn
+MAX_BYTES = 1 << 27  # limit of created bytes for one conversation, in addition to COPIES times its own size
 COPIES = 256
-MAX_BITS = 4096  # of a whole number
-CALL_STEPS = 10  # steps: about the time that it takes
-PART_STEPS = 4  # steps, of a value that is looked through
-SHORT_CHARS = 256  # characters of a text that takes no longer than a step
-ITEM_BYTES = 8  # bytes of a list
-# Names of the filters that a parsed template gets.
+MAX_BITS = 4096  # of an integer
+CALL_STEPS = 10  # steps of a call, by its approximate time
+PART_STEPS = 4  # steps for each part of a traversed value
+SHORT_CHARS = 256  # characters of a text that takes less time than a step
+ITEM_BYTES = 8  # bytes of a list item
+# Names of the filters that are inserted into a parsed template.
 ROUNDS, WHOLE, SLICED = "counted_rounds", "counted_whole", "counted_slice"
-# Filters by what they read: nothing of their value, its items, or all that is in it.
+# Filters by what they read of their value: neither items nor content, only its items, or all of its content.
 GLANCING = {"attr", "count", "d", "default", "first", "items", "last", "length", "map", "safe"}
 GLANCING |= {"reject", "rejectattr", "select", "selectattr"}
 LISTING = {"list", "reverse"}
 READING = {"abs", "capitalize", "dictsort", "e", "escape", "float", "indent", "int", "join", "lower", "max", "min"}
 READING |= {"replace", "round", "sort", "string", "title", "tojson", "trim", "unique", "upper"}
-INDENTING = {"indent", "tojson"}  # their arguments are the widths of lines
+INDENTING = {"indent", "tojson"}  # their arguments are line widths
 COMPARING = {"==", "!=", "<", "<=", ">", ">=", "eq", "equalto", "ne", "lt", "lessthan", "le", "gt", "greaterthan"}
 COMPARING |= {"ge", "in"}
 METHODS = {"capitalize", "casefold", "copy", "count", "endswith", "find", "get", "index", "isalnum", "isalpha"}
@@ -50,7 +50,7 @@ PLAIN_TIME = re.compile(r"(?:[^%]|%-?[a-zA-Z%])*")
 
 
 class _Budget(threading.local):
-    """What one conversation has used. Threads render beside each other."""
+    """Steps and bytes used by one conversation. Thread-local, because threads render in parallel."""
 
     steps = 0
     bytes = 0
@@ -74,7 +74,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         del self.globals["lipsum"]
 
     def begin(self, messages: object) -> None:
-        """Begin to count for a conversation."""
+        """Reset the counts for a conversation."""
         self.budget.steps, self.budget.bytes, self.budget.most_bytes = 0, 0, 1 << 62
         self._whole(messages)
         self.budget.most_bytes = MAX_BYTES + COPIES * self.budget.bytes
@@ -86,14 +86,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             raise jinja2.TemplateError(f"it takes more than {MAX_STEPS} steps")
 
     def make(self, size: int) -> None:
-        """Count bytes that are made next."""
+        """Count bytes that are about to be created."""
         self.budget.bytes += size
         if self.budget.bytes > self.budget.most_bytes:
             raise jinja2.TemplateError(f"it makes more than {self.budget.most_bytes} bytes")
 
     def concat(self, pieces: Iterable[str]) -> str:
-        """The output of a template, a macro or a block."""
-        parts = list(pieces)  # which are there already
+        """Join the output of a template, a macro or a block."""
+        parts = list(pieces)  # these exist already
         self.make(sum(map(_size, parts)))
         return "".join(parts)
 
@@ -140,10 +140,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return super().is_safe_attribute(obj, attr, value)
 
     def wrap_str_format(self, value: Any) -> None:
-        """`format` is not among the methods; Jinja would let it pass."""
+        """Do nothing: `format` is not an allowed method, although Jinja would allow it."""
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """The template, in which loops, joined and compared values, and slices are counted."""
+        """Parse a template, and insert counting filters at loops, concatenations, comparisons and slices."""
         tree = super()._parse(source, name, filename)
         for loop in list(tree.find_all(nodes.For)):
             loop.iter = _filtered(cast(nodes.Expr, loop.iter), ROUNDS)
@@ -159,7 +159,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return tree
 
     def _rounds(self, values: Iterable[Any]) -> Iterable[Any]:
-        """What a loop goes over, its rounds counted at once where their number is known."""
+        """Count the iterations of a loop, at once if their number is known."""
         if isinstance(values, Sized):
             self.step(len(values))
             return values
@@ -175,8 +175,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     def _whole(self, value: Any) -> Any:
-        """The value, with all that is in it counted: the size of its text, and the time to compare it."""
-        if type(value) is str:  # nearly always
+        """Count the value with all its content: the size of its text, and the time to compare it. Returns the value."""
+        if type(value) is str:  # the most frequent type
             if len(value) > SHORT_CHARS:
                 self.make(_size(value))
             return value
@@ -194,7 +194,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return value
 
     def _filter(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        at = 1 if hasattr(function, "jinja_pass_arg") else 0  # where the value stands
+        at = 1 if hasattr(function, "jinja_pass_arg") else 0  # position of the value among the arguments
 
         @wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
@@ -215,7 +215,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return counted
 
     def _prepared(self, name: str, value: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The value, after what the filter makes of it has been counted."""
+        """Count the output of a filter before it is created. Returns the value."""
         if name == "replace":
             self._replaced(str(value), *args[:2], *(kwargs[key] for key in ("old", "new") if key in kwargs))
         if name == "join":
@@ -231,7 +231,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.make(text.count(str(old)) * _size(str(new)))
 
     def _joined(self, values: Any, separator: Any) -> Any:
-        """The values, their number counted with the separator."""
+        """Count the items with a separator each. Returns the values."""
         if not isinstance(values, Sized):
             values = list(self._one_by_one(values))
         self.make(len(values) * _size(str(separator)))
@@ -254,7 +254,7 @@ def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
 
 
 def _size(value: Any) -> int:
-    """About the bytes of a value, without those of the items in it."""
+    """Approximate size of a value in bytes, without its items."""
     if isinstance(value, str):
         return len(value) if value.isascii() else 2 * len(value)
     if isinstance(value, int):
@@ -269,7 +269,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """JSON as models saw it in training: Jinja's own filter would escape < and > for HTML."""
+    """JSON in the format of the models' training: Jinja's own filter would escape < and > for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -284,7 +284,7 @@ def _strftime_now(form: str) -> str:
 
 
 class GenerationBlock(Extension):
-    """{% generation %}...{% endgeneration %} renders its body; what is learned is found from the turns instead."""
+    """{% generation %}...{% endgeneration %} renders its body; supervised tokens are found by turns instead."""
 
     tags = {"generation"}  # noqa: RUF012  the name and type are Jinja's
 

@@ -1,4 +1,4 @@
-"""The model's tokenizer, read from its folder without transformers."""
+"""Load a model's tokenizer from its folder without transformers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tokenizers import AddedToken, Encoding, Tokenizer, processors
 from vidqa.families.model_files import read_json
 from vidqa.families.problems import MODEL_BROKEN, MODEL_UNSUPPORTED
 
-# Normalizers without patterns and texts of their own.
+# Normalizers without patterns and replacement texts.
 NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents"}
-MAX_PART_CHARS = 20_000  # characters of a pre-tokenizer or decoder; Qwen's have less than 1,000
+MAX_PART_CHARS = 20_000  # characters of a pre-tokenizer or decoder; those of Qwen have less than 1,000
 NAMED = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """`core` encodes text; `named` maps e.g. eos_token to its text; `special` holds every special token's text."""
+    """A tokenizer. `core` encodes text; `named` maps e.g. eos_token to its text; `special` has all special texts."""
 
     core: Tokenizer
     named: dict[str, str]
@@ -30,8 +30,8 @@ class Tokens:
     pad_id: int
 
     def encode(self, text: str) -> Encoding:
-        """A text as it stands. Other threads go on meanwhile: the library keeps them waiting where a text is alone, for
-        seconds where it is long."""
+        """Encode a text unchanged. As a batch of one, so that other threads can run: for a single text the library
+        holds the GIL, which takes seconds if it is long."""
         (encoding,) = self.core.encode_batch([text], add_special_tokens=False)
         return encoding
 
@@ -40,11 +40,11 @@ class Tokens:
 
 
 def load_tokens(folder: Path) -> tuple[Tokens, dict[str, Any]]:
-    """(tokens, tokenizer_config.json). Raises MODEL_BROKEN."""
+    """Load (tokens, tokenizer_config.json). Raises MODEL_BROKEN."""
     config = read_json(folder, "tokenizer_config.json")
     core = _core(folder)
     _add_missing(core, folder, config)
-    # Offsets must cover whole tokens, and no token may be added to what the template wrote.
+    # Offsets must cover whole tokens, and no token may be added to the template's text.
     core.post_processor = processors.ByteLevel(trim_offsets=False)
     core.no_truncation()
     core.no_padding()
@@ -64,13 +64,13 @@ def _core(folder: Path) -> Tokenizer:
     _require_bounded(read_json(folder, "tokenizer.json"), path)
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as unknown:  # the library raises nothing narrower
+    except Exception as unknown:  # the library raises no narrower class
         raise MODEL_BROKEN.error(path, f"it describes no tokenizer that is known here: {unknown}") from unknown
 
 
 def _require_bounded(description: Mapping[str, Any], path: Path) -> None:
-    """Each step that changes a text has bounds: patterns and texts of a normalizer would be applied to every text, and
-    could keep the tokenizer busy for minutes or make the text larger without end."""
+    """Check that all steps which change a text are bounded: patterns and replacements of a normalizer would be applied
+    to every text, and could take minutes or enlarge it without limit."""
     for step in _steps(description.get("normalizer"), "normalizers"):
         if step.get("type") not in NORMALIZERS:
             message = f"the normalizer {str(step.get('type'))[:60]!r} is not one of {', '.join(sorted(NORMALIZERS))}"
@@ -81,7 +81,7 @@ def _require_bounded(description: Mapping[str, Any], path: Path) -> None:
 
 
 def _steps(part: Any, name: str) -> Iterator[dict[str, Any]]:
-    """The steps of a part, which may be a sequence of them. One that is no table is left to the library."""
+    """Yield the steps of a part, which may be a sequence of them. Invalid steps are left to the library."""
     parts = [part]
     while parts:
         step = parts.pop()
@@ -94,7 +94,7 @@ def _steps(part: Any, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _add_missing(core: Tokenizer, folder: Path, config: Mapping[str, Any]) -> None:
-    """Tokens that only tokenizer_config.json declares, under the ids it gives."""
+    """Add tokens that only tokenizer_config.json declares, with the ids in it."""
     declared = config.get("added_tokens_decoder") or {}
     if not isinstance(declared, dict) or not all(map(_is_declaration, declared, declared.values())):
         message = "added_tokens_decoder must hold tokens by their ids"
@@ -117,7 +117,7 @@ def _is_declaration(token_id: str, entry: Any) -> bool:
 
 
 def _eos_ids(core: Tokenizer, named: Mapping[str, str], generation: Mapping[str, Any]) -> tuple[int, ...]:
-    """The tokenizer's eos first, then the others at which generation stops."""
+    """The tokenizer's eos id first, then the others at which generation stops."""
     written = generation.get("eos_token_id")
     ids = [core.token_to_id(named["eos_token"])] if "eos_token" in named else []
     ids += written if isinstance(written, list) else [written]
@@ -129,6 +129,6 @@ def _in_vocabulary(token_id: Any, core: Tokenizer) -> TypeGuard[int]:
 
 
 def _text(token: Any) -> str | None:
-    """A special token is written as its text, or as an object with `content`."""
+    """The text of a special token, which is a string, or an object with `content`."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None

@@ -1,5 +1,4 @@
-"""The weights of a model folder: headers of its safetensors files, whether they are complete, whether and how they are
-quantized."""
+"""The weights of a model folder: headers of its safetensors files, completeness check, quantization."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ from vidqa.families.problems import MODEL_BROKEN, MODEL_QUANTIZED
 
 INDEX = "model.safetensors.index.json"
 MAX_HEADER_BYTES = 100_000_000  # bytes; the format's own limit
-MAX_AXES = 64  # of a tensor; no library has more
+MAX_AXES = 64  # of a tensor; no library supports more
 UNREADABLE = (OSError, ValueError, struct.error, KeyError, TypeError, AttributeError, RecursionError)
 QUANTIZATION_KEYS = ("quantization_config", "compression_config")  # in config.json; the second is an older name
-MODELOPT_FILE = "hf_quant_config.json"  # of modelopt
-INT4_GROUPS = (32, 64, 128, 256)  # inputs that share a scale, of which there is a product of 4-bit weights
-READABLE = "compressed-tensors"  # the method whose folders this program answers with
+MODELOPT_FILE = "hf_quant_config.json"  # written by modelopt
+INT4_GROUPS = (32, 64, 128, 256)  # numbers of inputs per scale for which there is a 4-bit matrix product
+READABLE = "compressed-tensors"  # the quantization method whose folders this program can run
 
 
 @dataclass(frozen=True)
@@ -33,25 +32,25 @@ class Weights:
 
 
 def weight_bytes(folder: Path) -> Weights:
-    """Parameters and bytes of a model folder, from the files' headers; from the index where the files are not here yet.
+    """Parameters and bytes of a model folder, from the files' headers; from the index if the files are not here yet.
 
     Raises MODEL_BROKEN.
     """
     files = weight_files(folder)
     if not files and (folder / INDEX).is_file():
         total = int(_index(folder)["metadata"]["total_size"])
-        return Weights(total // 2, total)  # published in bf16
+        return Weights(total // 2, total)  # published weights are bf16
     return Weights(sum(parameters_by_name(folder).values()), sum(path.stat().st_size for path in files))
 
 
 def parameters_by_name(folder: Path) -> dict[str, int]:
-    """The number of elements of every tensor in the present files. Raises MODEL_BROKEN."""
+    """The number of elements of every tensor in the existing files. Raises MODEL_BROKEN."""
     headers = [read_header(path) for path in weight_files(folder)]
     return {name: math.prod(tensor["shape"]) for header in headers for name, tensor in header.items()}
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The present safetensors files of the model."""
+    """The existing safetensors files of the model."""
     if (folder / INDEX).is_file():
         names = sorted(set(_index(folder)["weight_map"].values()))
     else:
@@ -60,7 +59,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def check_weights(folder: Path) -> list[Problem]:
-    """Index against files, every file whole, every tensor of the index in the file that should hold it."""
+    """Check the index against files: every file complete, every tensor of the index in its file."""
     if not (folder / INDEX).is_file():
         files = weight_files(folder)
         if not files:
@@ -76,7 +75,7 @@ def check_weights(folder: Path) -> list[Problem]:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Every tensor of a safetensors file: {name: {dtype, shape, data_offsets}}. Raises MODEL_BROKEN."""
+    """Read the header of a safetensors file: {name: {dtype, shape, data_offsets}}. Raises MODEL_BROKEN."""
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -95,7 +94,7 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def _check_tensor(name: str, tensor: dict[str, Any]) -> None:
-    """Raises ValueError (TypeError, KeyError) where this is no description of a tensor."""
+    """Raise ValueError (TypeError, KeyError) for an invalid description of a tensor."""
     begin, end = tensor["data_offsets"]
     shape = tensor["shape"]
     if not isinstance(tensor["dtype"], str) or not isinstance(shape, list) or len(shape) > MAX_AXES:
@@ -136,7 +135,7 @@ def _index(folder: Path) -> dict[str, Any]:
 
 
 def quantization_of(folder: Path) -> dict[str, Any]:
-    """The quantization table of a folder that compressed-tensors reads; empty where its weights are not quantized.
+    """The quantization table of a compressed-tensors folder; empty if its weights are not quantized.
     Raises MODEL_QUANTIZED for every other method, and MODEL_BROKEN."""
     config = read_json(folder, "config.json")
     if (folder / MODELOPT_FILE).is_file():
@@ -148,7 +147,7 @@ def quantization_of(folder: Path) -> dict[str, Any]:
         and isinstance(table.get("config_groups"), dict)
     ):
         return table
-    # transformers takes the key from the whole model's table or from one of its parts'; other tools leave a file.
+    # transformers reads the key from the whole model's table or from one of its parts; other tools write a file.
     parts = {"": config, **{f"{name}.": value for name, value in config.items() if isinstance(value, dict)}}
     for prefix, part in parts.items():
         for key in QUANTIZATION_KEYS:
@@ -160,23 +159,23 @@ def quantization_of(folder: Path) -> dict[str, Any]:
 
 
 def require_plain_weights(folder: Path, purpose: str) -> None:
-    """Raises MODEL_QUANTIZED where the weights are quantized; `purpose` is what needs them as they were."""
+    """Raise MODEL_QUANTIZED if the weights are quantized; `purpose` is the operation that needs unquantized ones."""
     if table := quantization_of(folder):
         message = f"{purpose} a model whose weights are quantized ({table.get('format', READABLE)})"
         raise MODEL_QUANTIZED.error(folder / "config.json", message)
 
 
 def kept_bytes(folder: Path) -> int:
-    """Bytes that the native generator holds of the weights of a folder on a GPU, where its layers multiply in 8-bit
-    floats (FP8_DYNAMIC, FP8) or in 4-bit integers (W4A16): those of the files. 0 for every other."""
+    """Bytes of a folder's weights on a GPU in the native generator, if its layers multiply in 8-bit floats
+    (FP8_DYNAMIC, FP8) or 4-bit integers (W4A16): the size of the files. 0 for others."""
     groups = (quantization_of(folder).get("config_groups") or {}).values()
     few_bits = groups and (all(map(is_float8, groups)) or all(map(is_int4, groups)))
     return weight_bytes(folder).bytes if few_bits else 0
 
 
 def is_int4(group: Any) -> bool:
-    """Whether the layers of a group of compressed-tensors have symmetric weights in 4-bit integers, of which runs of
-    inputs share a scale, and take inputs as they are."""
+    """Whether the layers of a compressed-tensors group have symmetric 4-bit integer weights with one scale per group of
+    inputs, and unquantized inputs."""
     weights = group.get("weights") if isinstance(group, dict) else None
     if not isinstance(weights, dict) or group.get("input_activations"):
         return False
@@ -185,8 +184,8 @@ def is_int4(group: Any) -> bool:
 
 
 def is_float8(group: Any) -> bool:
-    """Whether the layers of a group of compressed-tensors multiply in 8-bit floats: inputs that have a step for each
-    row, or one that calibration found, and weights with a step for each row or one for all."""
+    """Whether the layers of a compressed-tensors group multiply in 8-bit floats: inputs with a dynamic scale per row or
+    a calibrated one, and weights with a scale per row or a single one."""
     table: Any = group if isinstance(group, dict) else {}
     weights, inputs = table.get("weights"), table.get("input_activations")
     for part in (weights, inputs):

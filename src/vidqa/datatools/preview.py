@@ -32,7 +32,7 @@ TIMES = 8  # frames listed in a line of text; a page lists all
 class Piece:
     """A piece of the sample: text that is context ("given") or learned, or one medium with its frame plan.
 
-    `tokens` is its number of input tokens. `text` is the decoded text of those tokens; for a medium it is its name.
+    `tokens` is its number of input tokens. `text` is the decoded text of those tokens; for a medium, its name.
     """
 
     kind: str  # "given" | "learned" | "video" | "image"

@@ -51,7 +51,7 @@ class TrainSpec(Spec):
 
 
 class GrpoSpec(TrainSpec):
-    """Reinforcement learning by GRPO: completions of the model's own, rewarded and learned from."""
+    """Reinforcement learning by GRPO from rewarded completions of the model itself."""
 
     train: GrpoTrain = table(GrpoTrain, "Training", "Schedule, optimizer, objective, rewards, checkpoints.")
     rollout: Rollout = table(Rollout, "Rollout", "How completions are generated.")
@@ -65,7 +65,7 @@ class GrpoSpec(TrainSpec):
 
 
 class EvaluateSpec(Spec):
-    """Answering an annotated set of videos and scoring the answers."""
+    """Evaluation: a model answers an annotated set of videos, and its answers are scored."""
 
     dataset: EvaluateDataset = table(EvaluateDataset, "Data", "What is evaluated.")
     model: Model = table(Model, "Model", "What answers.")
@@ -81,7 +81,7 @@ class EvaluateSpec(Spec):
 
 
 class InferenceSpec(Spec):
-    """Answering questions about videos and images that nobody has answered yet."""
+    """Inference: answers to questions about videos and images without annotated answers."""
 
     dataset: InferenceDataset = table(InferenceDataset, "Data", "What is asked about.")
     model: Model = table(Model, "Model", "What answers.")
@@ -97,7 +97,7 @@ class InferenceSpec(Spec):
 
 
 class EmbedSpec(Spec):
-    """Vectors of videos and of the questions about them."""
+    """Embeddings of videos and of the questions about them."""
 
     dataset: EmbedDataset = table(EmbedDataset, "Data", "What is embedded.")
     model: Model = table(Model, "Model", "What embeds.")
@@ -109,7 +109,7 @@ class EmbedSpec(Spec):
 
 
 class QuantizeSpec(Spec):
-    """A smaller model with 8-bit or 4-bit numbers, proved to be what was quantized."""
+    """Quantization of a model to 8-bit or 4-bit numbers, compared with the original."""
 
     dataset: QuantizeDataset = table(QuantizeDataset, "Data", "Training records that calibrate and prove.")
     model: QuantizeModel = table(QuantizeModel, "Model", "What is quantized.")

@@ -55,7 +55,7 @@ def probe(path: str | Path, member: str | None = None) -> VideoMeta:
     """Read the metadata of the video `path`, or of `member` of the uncompressed tar `path`.
 
     Size and rotation come from the decoder, for the head of the first picture; damaged pictures are found only by
-    decoding. The frame count is the number of frames that are in the file, not what the container claims.
+    decoding. The frame count is the number of frames in the file, not the container's claim.
     Takes a few milliseconds for MP4 and MOV; other containers are read through once. Raises MEDIA_UNREADABLE.
     """
     with open_video(path, member, header_alone=True) as (container, stream):

@@ -85,7 +85,7 @@ class PixelRules:
 
     @property
     def factor(self) -> int:
-        """Multiple of which height and width are, in pixels."""
+        """The common divisor of height and width, in pixels."""
         return self.patch_size * self.merge_size
 
 

@@ -1,7 +1,7 @@
 """The engine's choice of memory policy against a grid of fixed ones and, on one GPU, two recipes of other libraries.
 
     python benchmarks/policies.py --case lora lora-40 --out DIR
-    python benchmarks/policies.py --case lora --only chosen careful --out DIR --go-on     # what is missing
+    python benchmarks/policies.py --case lora --only chosen careful --out DIR --go-on     # missing runs
     python benchmarks/policies.py --case long-cp2 longest-cp2 full-2 --timeout 560 --out DIR     # on two GPUs
 
 A case is a training bounded by GPU memory. `chosen` leaves packs and recomputation to the engine, the grid fixes

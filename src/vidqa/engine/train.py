@@ -54,7 +54,7 @@ def train(spec: TrainSpec, run: RunFolder, objective: Objective | None = None) -
 
 
 class Training(Trainer[TrainSpec]):
-    """A training on answers (SFT) or on pairs of answers (DPO): the model, the steps, and what follows a step."""
+    """A training on answers (SFT) or on pairs of answers (DPO): the model, the steps, validation and saving."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The row of every token of a pack: samples side by side, each shared prefix once, suffixes behind them."""
+"""The row of every token of a pack: one sample after the other, each shared prefix once, then suffixes."""
 
 from __future__ import annotations
 

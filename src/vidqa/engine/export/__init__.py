@@ -2,7 +2,7 @@
 
     <run>/safetensors/<name>/   a full fine-tune: the model folder again, with the trained weights
                                 LoRA: adapter_config.json and adapter_model.safetensors for stock PEFT
-    merged                      LoRA folded into its base, a model folder again: what scripts/export.py writes
+    merged                      LoRA merged into its base, as a model folder; written by scripts/export.py
 All carry the complete processor and tokenizer of the base model.
 """
 

@@ -34,14 +34,14 @@ class Trained:
 class ExportFormat:
     """An export format.
 
-    config                             a folder that holds this file is an export of this format; of several formats
+    config                             a folder with this file is an export of this format; of several formats
                                        the first in `FORMATS`
     stem                               its tensors are in `stem`.safetensors, or in several files and an index
     write(trained, name, world)        the folder of an export that is not published yet; every rank takes part.
-                                       Raises ENGINE_SAVE_FAILED on all of them, and leaves earlier exports alone
-    check(export, base)                raises ENGINE_UNPROVEN where it does not hold the base model's tensors
-    load(export, base, dtype, device)  a plain transformers model in eval mode, made by stock libraries. Raises
-                                       MODEL_BROKEN, MODEL_BROKEN
+                                       Raises ENGINE_SAVE_FAILED on all of them; earlier exports are unchanged
+    check(export, base)                raises a problem if names or shapes of its tensors are wrong
+    load(export, base, dtype, device)  a plain transformers model in eval mode, built by stock libraries. Raises
+                                       MODEL_BROKEN, MODEL_UNSUPPORTED
     """
 
     name: str

@@ -108,25 +108,25 @@ class TorchFamily:
     """The torch half of a family. Modules are those of a transformers model, with or without PEFT adapters.
 
     tables                       the half without torch: sizes, parameters, placeholders, rope positions
-    model_class                  transformers' class, made from a config and loaded with from_pretrained
+    model_class                  transformers' class, built from a config or loaded with from_pretrained
     refusal(config)              the reason why a model with this config cannot be trained; empty if it can
     embeddings, head             names of the two parameters that are one if the head is tied
-    decoder_layers               name of the module that holds the decoder's layers
+    decoder_layers               name of the module with the decoder's layers
     vision(model)                the vision tower
     vision_units(model)          its blocks, and
-    decoder_units(model)         the decoder's layers: each is sharded and recomputed by itself; what
-                                 lies in none of them is the root
+    decoder_units(model)         the decoder's layers: each is sharded and recomputed separately; all other
+                                 modules are the root unit
     attention_heads(config)      the heads of the decoder and of the vision tower
     vision_index(grids, sizes, count_bits)     see VisionIndex; `count_bits` as in `attention.segments_of`
     vision_segments(grids, sizes, count_bits)  all segments of attention calls in the vision tower
     video_inputs(plans)                        inputs of a stock model for videos besides patches and grids
-    packed_forward(model, recompute, compile, context)  the forward of training, see PackedForward. `recompute`: what
-                                 backward recomputes; `compile` fuses layers
+    packed_forward(model, recompute, compile, context)  the forward of training, see PackedForward. `recompute` sets
+                                 recomputation in backward; `compile` fuses layers
     vision_features(model, patches, index)     merged features [V, D] of media, without gradients
     cached_forward(model)        the forward of generation; it takes over the model's memory
-    never_drawn(config, known)   token ids that no completion has: placeholders of media, and ids that the tokenizer,
-                                 which knows so many, does not know
-    decoder_inputs(model, inputs)  what a stock model gives its decoder for the `stock_inputs` of one sample; the same
+    never_drawn(config, known)   token ids that no completion has: placeholders of media, and ids beyond the `known`
+                                 tokens of the tokenizer
+    decoder_inputs(model, inputs)  a stock model's inputs of its decoder for the `stock_inputs` of one sample; the same
                                  names for samples with any media, and none
     """
 

@@ -94,7 +94,7 @@ class VisionOutput(NamedTuple):
 
 def aligned(gate: Projection, wide: Projection, narrow: Projection) -> tuple[Projection, Projection, Projection]:
     """The same gated MLP with its inner width zero-padded to a multiple of ALIGNED. Matrix products in bf16 read 16
-    bytes at a time: with the inner width 3,420 of Qwen2.5-VL a block takes 1.5 times as long, or 3 times as long if it
+    bytes at a time: with the inner width 3,420 of Qwen2.5-VL a block takes 1.5 times as long, or twice as long if it
     is not compiled."""
     more = -len(wide.weight) % ALIGNED
     return (_longer(gate, more), _longer(wide, more), _wider(narrow, more)) if more else (gate, wide, narrow)

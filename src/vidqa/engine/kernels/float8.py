@@ -5,8 +5,8 @@ A step of few rows takes the time to read its weights, and a matrix product for 
 without data to read. Here every program reads some complete rows of the weight and multiplies them with all rows of the
 step. Sums are in float32 and in a fixed order.
 
-Matrix products in 8-bit floats read both factors along the dimension that they sum over. Backward sums over what
-forward keeps, so there every factor is needed transposed: `cast` reads it once and writes it along its columns
+8-bit matrix products read both factors along the dimension that they sum over. Backward sums over the dimensions
+that forward keeps, so there every factor is needed transposed: `cast` reads it once and writes it along its columns
 and, on request, along its rows.
 
 Shape letters: T rows of a step, D width, O outputs, M rows and N columns of any matrix.

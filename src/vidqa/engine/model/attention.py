@@ -1,4 +1,4 @@
-"""Attention over a packed sequence: samples lie side by side and never see each other.
+"""Attention over a packed sequence: samples are neighbours and never see each other.
 
 The collator pads every sample to a multiple of a few tokens and makes samples of one padded length neighbours.
 A `Segments` entry (start, count, length) is then a plain view [count, length] of the packed tokens, so that each entry
@@ -7,7 +7,7 @@ of a sample, where causal attention cannot see it. Dense calls reach cuDNN's ker
 as fast as kernels for ragged lengths.
 
 Samples with a common prefix (questions about one video) may share it: the prefix is a separate segment, computed
-once, and the rest of each sample is a suffix behind all segments. A suffix sees its prefix and itself, nothing else:
+once, and the rest of each sample is a suffix after all segments. A suffix sees only its prefix and itself:
 the same attention as for the sample alone (`model.suffixes`).
 """
 

@@ -60,7 +60,7 @@ def choose_calibration(spec: QuantizeSpec, samples: Sequence[Sample], data_finge
 
 
 def balanced(samples: Sequence[Sample], count: int, seed: int) -> list[Sample]:
-    """Draw `count` samples with `seed`, taking kinds in turn: as many of each kind as available."""
+    """Draw `count` samples with `seed`, taking kinds in turn: equally many of each, as far as available."""
     order = list(range(len(samples)))
     random.Random(seed).shuffle(order)
     by_kind = defaultdict[str, list[Sample]](list)

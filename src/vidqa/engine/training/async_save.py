@@ -3,7 +3,7 @@
 On a GPU the copies run on a separate stream into pinned memory, during the next step's forward and backward; only
 the update of the weights waits for them, and it waits on the device. The saving thread launches them: a stream
 queues a thousand at a time, a large model has more, and the launching thread waits. The memory is allocated once, in
-the background, and kept: as many bytes as are copied. The environment of a job makes it be faulted in page by page
+the background, and kept: as many bytes as are copied. The environment of a job faults it in page by page
 before pinning (see `platforms.engine_process`): while CUDA pins memory, no thread can launch a kernel.
 """
 

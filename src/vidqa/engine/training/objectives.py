@@ -38,7 +38,7 @@ class Objective(Protocol):
 
     metrics, maxima      their names, the same for every batch: they are logged as train/<name>
     token_values(sample) values that batches carry in `batch.values`, each float32 [S] for the S tokens of a sample,
-                         of which a batch has those of supervised tokens, [N]: weights, advantages, log-probabilities
+                         reduced to the N supervised ones, [N]: weights, advantages, log-probabilities
     """
 
     @property

@@ -142,7 +142,7 @@ def _groups(trained: Sequence[tuple[str, nn.Parameter]], part: str, train: Any) 
 
 
 def _take_state(optimizer: torch.optim.Optimizer) -> None:
-    """Allocate Adam's state before its first step, with the values PyTorch would give it in that step. Allocated there
+    """Allocate Adam's state before its first step, with PyTorch's initial values. Allocated during that step
     it would lie between gradients, and fragment a GPU's memory for the rest of the run."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -178,7 +178,7 @@ def learning_rate(step: int, total: int, warmup: int, train: Any, peak: float | 
     If s < w it is lr * (start + (1 - start) * (s + 1) / w), so that the first step already learns. Then it stays at
     lr, and over the last d steps it decays: lr * (floor + (1 - floor) * decay(p)) with p = (s - (T - d)) / d, where
     d = T - w, or min(round(T * optm_decay_ratio), T - w) if a ratio is set: the decay never begins within the
-    warm-up. cosmos-rl has the same schedule, except that the rate of its first warm-up step is 0.
+    warm-up. cosmos-rl has the same schedule, except in the warm-up, in which its first step learns nothing.
     """
     peak = train.optm_lr if peak is None else peak
     if step < warmup:

@@ -78,7 +78,7 @@ def choose_memory_policy(spec: TrainSpec, folder: Path, data: Prepared, world: W
 
 
 def model_counts(spec: TrainSpec, folder: Path) -> ParamCounts:
-    """The parameter counts of the model in `folder`, frozen and trained as the spec says."""
+    """The counts of frozen and trained parameters of the model in `folder` under the spec."""
     family = family_of(folder)
     sizes = family.sizes_of(folder)
     return count_params(sizes, parameters(family.tensors(sizes), spec.policy))

@@ -194,14 +194,12 @@ def _differences(api: Any, name: str, commit: str, folder: Path, files: Sequence
     """The files of the folder whose content differs from the hub's commit."""
     there = {entry.path: entry for entry in api.list_repo_tree(name, recursive=True, revision=commit)}
     names = {path.relative_to(folder).as_posix(): path for path in files}
-
-    def is_stored(name: str) -> bool:
-        entry = there.get(name)
-        return entry is not None and not file_fault(
-            names[name], entry.size, entry.lfs and entry.lfs.sha256, entry.blob_id
-        )
-
-    return [name for name in names if not is_stored(name)]
+    return [
+        name
+        for name, path in names.items()
+        if (entry := there.get(name)) is None
+        or file_fault(path, entry.size, entry.lfs and entry.lfs.sha256, entry.blob_id)
+    ]
 
 
 def _short(failed: BaseException, token: str | None) -> str:

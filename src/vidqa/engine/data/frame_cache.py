@@ -17,8 +17,7 @@ import struct
 import time
 import tokenize
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
@@ -35,7 +34,7 @@ from vidqa.video.pool import DecodeRequest
 RESIZE_VERSION = 3  # part of every key: increase it when decoding or resize_frames computes other pixels
 FOOTER = struct.Struct("<4sI")  # a marker, and the CRC-32 of everything before it
 MARK = b"vqF1"
-TOTAL_DIGITS = 32
+TOTAL, TOTAL_DIGITS = "total", 32  # the file with the total size in bytes, locked among all processes
 ROOM = 0.9  # an eviction frees down to this share of the limit, so that not every put evicts
 ABANDONED_S = 3600.0  # seconds; an older temporary file belongs to a process that was killed
 LOCK_WAIT_S = 600.0  # seconds; an eviction by another process reads the metadata of every entry
@@ -58,7 +57,7 @@ class FrameCache:
         self._full = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with self._locked():
+            with locked(self.folder / TOTAL, wait_s=LOCK_WAIT_S):
                 pass
         except OSError as failed:
             raise FILE_REFUSED.error(folder, f"it cannot be written: {failed.strerror}", OTHER_CACHE) from failed
@@ -162,15 +161,9 @@ class FrameCache:
         self._trusted[key] = status.st_ino
         return whole[start : -FOOTER.size].reshape(shape)
 
-    @contextmanager
-    def _locked(self) -> Iterator[int]:
-        """An exclusive lock among all processes; yields the file with the total size in bytes."""
-        with locked(self.folder / "total", wait_s=LOCK_WAIT_S) as handle:
-            yield handle
-
     def _publish(self, temporary: Path, path: Path) -> None:
         size = temporary.stat().st_size
-        with self._locked() as handle:
+        with locked(self.folder / TOTAL, wait_s=LOCK_WAIT_S) as handle:
             written = os.pread(handle, TOTAL_DIGITS, 0)
             # The file is empty in a new cache, and empty or NULs after a power cut: then the entries are counted.
             sound = len(written) == TOTAL_DIGITS and written.isdigit()

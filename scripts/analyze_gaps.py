@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the table of what an evaluated model got wrong.
+"""Write a table of an evaluated model's errors.
 
 python scripts/analyze_gaps.py --results-dir outputs/eval --gaps-parquet gaps.parquet --kpi-ann-path kpi.json
 """
@@ -50,7 +50,7 @@ parser.add_argument("--fail-on-gaps", action="store_true", help="exit with 3 if 
 
 
 def fields(options: Namespace) -> dict[str, Any]:
-    """The fields of a `GapAnalysis`. Raises USAGE for options that do not fit together."""
+    """Build the fields of a `GapAnalysis`. Raises USAGE for options that do not fit together."""
     for name in ("slices", "audit"):
         if (place := getattr(options, name)) and place.is_dir():
             parser.error(f"--{name} {place} is a folder: name a file in it")

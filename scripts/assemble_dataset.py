@@ -1,4 +1,4 @@
-"""Make the next training set: python scripts/assemble_dataset.py --base train --add mined --kpi kpi --out round-1"""
+"""Merge the next training set: python scripts/assemble_dataset.py --base train --add mined --kpi kpi --out round-1"""
 
 import re
 import sys
@@ -48,7 +48,7 @@ parser.add_argument("--seed", type=number(int, 0), default=0, help="what is draw
 
 
 def fields(options: Namespace) -> dict[str, Any]:
-    """The fields of an `Assembly`. Raises USAGE for options that do not fit together."""
+    """Build the fields of an `Assembly`. Raises USAGE for options that do not fit together."""
     table = chosen(options)
     if bool(options.add) == bool(options.pairs):
         parser.error("give --add, or --pairs with a gap table")

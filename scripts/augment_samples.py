@@ -1,4 +1,4 @@
-"""Make more rows of those there are: python scripts/augment_samples.py --annotations mined.json --out augmented"""
+"""Augment training rows: python scripts/augment_samples.py --annotations mined.json --out augmented"""
 
 import sys
 from argparse import Namespace
@@ -42,7 +42,7 @@ parser.add_argument("--seed", type=number(int, 0), default=0, help="what is draw
 
 
 def fields(options: Namespace) -> dict[str, Any]:
-    """The fields of an `Augmentation`. Raises USAGE for options that do not fit together."""
+    """Build the fields of an `Augmentation`. Raises USAGE for options that do not fit together."""
     if (options.licence or options.source) and not options.generator:
         parser.error("--licence and --source are of what --generator makes")
     return chosen(options)

@@ -1,4 +1,4 @@
-"""Make an export of a run ready for others, LoRA merged into its base: python scripts/export.py RUN --merge --out M"""
+"""Prepare an export of a run for others, LoRA merged into its base: python scripts/export.py RUN --merge --out M"""
 
 import sys
 from argparse import Namespace

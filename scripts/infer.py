@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.core.cli import Parser, Result, run
 from vidqa.core.run_folder import run_named
 
-MOST = 200  # answers that are printed; files hold all
+MOST = 200  # answers printed on the terminal; files have all
 QUESTIONS = "text with a question a line, each about every --video; or a table (CSV, JSON) of videos and questions"
 parser = Parser(
     "Ask a trained model about videos and images, without a spec and without annotations, on a GPU or a CPU.",
@@ -57,7 +57,7 @@ def main(options: Namespace) -> Result:
     if not table and not options.video:
         parser.error("name at least one file or folder with --video or --image, or a table with --questions")
     if options.csv:
-        require_table(options.csv)  # before anything is asked
+        require_table(options.csv)  # before the model runs
     questions = [*options.question, *(lines_of(options.questions) if options.questions and not table else [])]
     question = Question(
         options.model,

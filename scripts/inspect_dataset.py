@@ -1,4 +1,4 @@
-"""Look at a data set: python scripts/inspect_dataset.py --annotations DATA --html data.html"""
+"""Inspect a data set: python scripts/inspect_dataset.py --annotations DATA --html data.html"""
 
 import argparse
 import sys
@@ -29,7 +29,7 @@ parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with
 
 
 def onward(annotations: str, media: str) -> str:
-    """To the spec of a set that is one part of a split; to the split of a whole one."""
+    """The next command: build the spec for a set that is one part of a split; split a whole set."""
     from vidqa.datatools.split import part_named
 
     part = part_named(annotations)

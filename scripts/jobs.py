@@ -1,4 +1,4 @@
-"""Look at jobs, wait for them, cancel them: python scripts/jobs.py list|status|logs|wait|cancel|retry [JOB]"""
+"""Inspect jobs, wait for them, cancel them: python scripts/jobs.py list|status|logs|wait|cancel|retry [JOB]"""
 
 import sys
 from argparse import Namespace
@@ -33,7 +33,7 @@ parser.add_argument("--yes", action="store_true", help="retry: also what would f
 parser.add_argument("--skip-preflight", action="store_true", help="retry: also what preflight refuses; it is recorded")
 parser.add_argument("--site", type=Path, metavar="FILE", help="retry: settings of your place, in place of the job's")
 
-USED = {  # by each verb beside JOB
+USED = {  # options of each verb besides JOB
     "logs": ("lines", "follow"),
     "wait": ("timeout",),
     "cancel": ("grace",),
@@ -61,7 +61,7 @@ def main(options: Namespace) -> Result:
 
 
 def carry_out(record: "JobRecord", options: Namespace) -> Result:
-    """What is asked of one job."""
+    """Run the verb on one job."""
     from vidqa.jobs import job_results, watch
 
     if options.verb == "logs" and not options.follow:

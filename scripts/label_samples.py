@@ -1,4 +1,4 @@
-"""Make annotations of answers: python scripts/label_samples.py --tasks mined/tasks.json --labels labels.json"""
+"""Convert answers to annotations: python scripts/label_samples.py --tasks mined/tasks.json --labels labels.json"""
 
 import sys
 from argparse import Namespace

@@ -1,4 +1,4 @@
-"""Find in a pool what is like the gaps: python scripts/mine_samples.py --gaps gaps.parquet --pool RUN --query RUN"""
+"""Mine a pool for samples like the gaps: python scripts/mine_samples.py --gaps gaps.parquet --pool RUN --query RUN"""
 
 import sys
 from argparse import Namespace

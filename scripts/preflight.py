@@ -59,7 +59,7 @@ def main(options: argparse.Namespace) -> Result:
     from vidqa.preflight.report import preflight
 
     o = options
-    platform(o.platform)  # a mistyped name is told before every video is decoded
+    platform(o.platform)  # reports a mistyped name before videos are decoded
     more = {"evaluate_spec": o.evaluate_spec, "kpi_root": o.kpi_root, "engine": o.engine}
     more["declared"] = Declared(o.gpu_count, o.gpu_memory_gb, o.gpu_arch)
     more["resources"] = Resources(nodes=o.nodes, image=o.image, site=o.site)
@@ -79,7 +79,7 @@ def main(options: argparse.Namespace) -> Result:
 
 
 def repeated(options: argparse.Namespace, *names: str) -> list[object]:
-    """These options as words of the next command, where they are not as by default."""
+    """These options as arguments of the next command, unless they have their defaults."""
     values = {name: getattr(options, name) for name in names}
     changed = {name: value for name, value in values.items() if value != parser.get_default(name)}
     return [word for name, value in changed.items() for word in (f"--{name.replace('_', '-')}", value)]

@@ -46,7 +46,7 @@ parser.add_argument(
     "--timeout", type=number(float, 0), metavar="S", help="start --wait: no longer than this; the study goes on"
 )
 
-# What each verb takes beside --study; anything else would be ignored in silence.
+# Options of each verb besides --study; others are refused, because they would be silently ignored.
 OF_A_PLAN = {"spec", "evaluate", "test", "metric", "algorithm", "trials", "runs", "concurrent"}
 OF_A_PLAN |= {"range", "fix", "only", "set"}
 TAKES = {
@@ -59,7 +59,7 @@ TAKES = {
 
 
 def fields(options: Namespace) -> dict[str, Any]:
-    """The fields of a `PlanRequest`. Raises USAGE for options that the verb does not take."""
+    """Build the fields of a `PlanRequest`. Raises USAGE for options that the verb does not use."""
     parser.refuse_unused(options, {"verb", "study", *TAKES.get(options.verb, ())}, options.verb)
     if options.verb == "plan" and not options.spec:
         parser.refuse_unused(options, {"verb", "study"}, "plan without --spec, which shows the study that is there,")

@@ -34,7 +34,7 @@ parser.add_argument("--labels", type=Path, metavar="FILE", help="next, run: what
 
 OF_INIT = ("train_spec", "evaluate_spec", "model", "selection", "pool", "kpi", "test", "set")
 OF_STAGES = ("audit_answers", "labels")
-USED = {"init": OF_INIT, "next": OF_STAGES, "run": OF_STAGES}  # by each verb beside LOOP
+USED = {"init": OF_INIT, "next": OF_STAGES, "run": OF_STAGES}  # options of each verb besides LOOP
 
 
 def main(options: Namespace) -> Result:

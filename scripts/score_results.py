@@ -1,4 +1,4 @@
-"""Score answers that any program wrote, by the rules of this one: python scripts/score_results.py FOLDER"""
+"""Score the answers of any program by this program's rules: python scripts/score_results.py FOLDER"""
 
 import sys
 from argparse import Namespace

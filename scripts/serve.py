@@ -41,7 +41,7 @@ add("--max-media-mb", type=number(int, 1), default=256, metavar="N", help="large
 
 
 def main(options: Namespace) -> NoReturn:
-    """The engine takes the place of this process: signals reach it, and what it prints is the result."""
+    """Replace this process by the engine: signals reach it, and its output is the result."""
     from vidqa.serving.start import start
 
     start(options)

@@ -45,7 +45,7 @@ def main(options: argparse.Namespace) -> Result:
     places = {part: (str(o.out / part), "") for part in ("train", "val")}
     if not split.is_rooted:
         places = {part: (f"{folder}/annotations.json", split.media_path) for part, (folder, _) in places.items()}
-    # The part that is held out is what scores are measured on: with it, no training chooses its best weights.
+    # The held-out part is for evaluation scores, so that no training chooses its best weights by it.
     onward = [
         command("build_spec", "evaluate", *action("evaluate").data[0].options(*places["val"]), "--out", "before.toml"),
         command("build_spec", "train", *action("train").data[0].options(*places["train"]), "--out", "train.toml"),

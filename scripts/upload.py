@@ -1,4 +1,4 @@
-"""Upload what a run made to S3 or to the hub: python scripts/upload.py outputs/train/RUN"""
+"""Upload a run's outputs to S3 or to the hub: python scripts/upload.py outputs/train/RUN"""
 
 import sys
 from argparse import Namespace

@@ -46,7 +46,7 @@ class SoftAccuracy(Table):
 
 
 class Answering(Table):
-    """How questions are worked through, whether their answers are scored or not."""
+    """Keys that evaluation and inference share: batching, limits, seed, generator, resuming."""
 
     batch_size: Positive = key(8, "Batch", "Questions answered at once per GPU. 8 fits 80 GB with 8 frames.")
     limit: Annotated[int, Field(ge=-1)] = key(-1, "Most samples", "Samples to answer; -1 is all.")

@@ -20,7 +20,7 @@ from vidqa.spec._field import Table
 from vidqa.spec.adapter_keys import adapter_keys, is_adapter
 from vidqa.spec.keys import expected, flat, leaves, table_at, table_of, value_in
 from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, require_action, texts, training_type
-from vidqa.spec.models import EvaluateSpec, InferenceSpec, Spec, TrainSpec
+from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.problems import CONFLICT, FILE, SECRET, UNKNOWN_KEY, VALUE
 from vidqa.spec.rules import check
 
@@ -56,10 +56,6 @@ def load(path: Path | str, action: Literal["train"]) -> TrainSpec: ...
 
 @overload
 def load(path: Path | str, action: Literal["evaluate"]) -> EvaluateSpec: ...
-
-
-@overload
-def load(path: Path | str, action: Literal["inference"]) -> InferenceSpec: ...
 
 
 @overload

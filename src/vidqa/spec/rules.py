@@ -52,9 +52,9 @@ def check(spec: Spec, target: str = "native") -> list[Problem]:
     return problems + (native_problems(spec) if target == "native" else [])
 
 
-def check_with_data(spec: TrainSpec, facts: DataFacts, target: str = "native") -> list[Problem]:
+def check_with_data(spec: TrainSpec, facts: DataFacts) -> list[Problem]:
     """All problems of `check`, updated by facts of the data, and the rules about data: it replaces `check`."""
-    problems = check(spec, target)
+    problems = check(spec)
     if facts.longest_tokens is not None:
         problems = [problem for problem in problems if problem.code != codes.MODEL_MAX_LENGTH.name]
     return [*problems, *_length_rules(spec, facts), *_step_rules(spec, facts)]

@@ -4,7 +4,7 @@ holoassist   NAME_coarse_I_fine_J.mp4: the event J with the label "Fine grained 
 agibot       TASK-EPISODE-CAMERA-FIRST-END.mp4: those frames of the camera's video
 bridgev2     FOLDER.EPISODE.X.clipframeNNN.mp4: frames 0 to NNN of an episode, from the TFRecord files of the set
 
-A partly written clip never remains. Existing clips are kept, so that a stopped run can be resumed.
+A clip appears only when it is complete. Existing clips are kept, so that a stopped run can be resumed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write frames as an H.264 clip that most players accept; a partly written file never remains."""
+"""Write frames as an H.264 clip that most players accept; the file appears only when it is complete."""
 
 from __future__ import annotations
 

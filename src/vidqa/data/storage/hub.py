@@ -206,8 +206,8 @@ def answer_of(repository: str) -> Iterator[None]:
 
 
 def file_fault(path: Path, size: int, sha256: str | None, blob: str | None) -> str:
-    """An error message if a file differs from the hub's listing, "" if not: in its size; of a large file in its
-    SHA-256, of another in git's hash `blob`. Hashes of large files are cached."""
+    """Compare a file with the hub's listing: its size, and the SHA-256 of a large file or git's hash `blob` of others.
+    Returns an error message, "" if they match. Hashes of large files are cached."""
     try:
         actual = path.stat().st_size if not path.is_symlink() else -1
         if actual != size:

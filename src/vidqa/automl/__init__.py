@@ -1,1 +1,1 @@
-"""Studies: programs over jobs that look for a better spec."""
+"""AutoML studies: hyperparameter search over the keys of a training spec, as a series of jobs."""

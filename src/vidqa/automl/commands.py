@@ -1,6 +1,5 @@
-"""What `run_automl.py` does beside plan, status and report: it starts a controller as a process of its own, follows and
-stops it; and trials by hand, for a person or a coding agent.
-"""
+"""The other subcommands of `run_automl.py`, beside plan, status and report: start a controller as a separate process,
+follow and stop it; and trials by hand, for a person or a coding agent."""
 
 from __future__ import annotations
 
@@ -38,12 +37,12 @@ from vidqa.spec.layers import parse_set, text_of
 
 LOG, OUTPUT = "controller.log", "controller.json"
 POLL_S = 0.5
-BEGIN_S = 60.0  # at most, until a controller works on the study
+BEGIN_S = 60.0  # time limit for the start of a controller
 
 
 def start(folder: Path, trials: int | None = None) -> None:
     """Start a controller that outlives this process; returns once it works on the study. `trials` extends the study to
-    so many in all. Raises BUSY, STUDY_CHANGED, and the problems of its start."""
+    that total. Raises BUSY, STUDY_CHANGED, and the problems of its start."""
     read_settings(folder)
     with only_controller(folder):  # a second controller is refused before a process is started
         if trials is not None:
@@ -58,7 +57,7 @@ def start(folder: Path, trials: int | None = None) -> None:
     deadline = time.monotonic() + BEGIN_S
     while time.monotonic() < deadline and process.poll() is None:
         controller = controller_of(folder)
-        if controller and controller.pid == process.pid and read(folder).events:  # so that status has what to show
+        if controller and controller.pid == process.pid and read(folder).events:  # so that status has something to show
             return
         time.sleep(0.05)
     raise_errors(controller_problems(folder))
@@ -68,7 +67,7 @@ def start(folder: Path, trials: int | None = None) -> None:
 
 
 def extend(folder: Path, trials: int) -> None:
-    """Let a study have more trials, also one that has ended. Raises STUDY_SETTINGS, STUDY_CHANGED."""
+    """Raise the number of trials of a study, also of a finished one. Raises STUDY_SETTINGS, STUDY_CHANGED."""
     settings, history = read_settings(folder), read(folder).history
     count = max(history.max_trials or settings.max_trials, len(history.trials))
     if trials <= count:
@@ -80,7 +79,7 @@ def extend(folder: Path, trials: int) -> None:
 
 
 def follow(folder: Path, timeout_s: float | None, show: Callable[[str], None]) -> None:
-    """Show the controller's log until nobody works on the study, or the time is over."""
+    """Show the controller's log until no controller runs, or the timeout."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     position = 0
     while True:
@@ -116,7 +115,7 @@ def stop(folder: Path) -> None:
     while controller_of(folder) and time.monotonic() < deadline:
         time.sleep(POLL_S)
     pending = [request for request in pending_requests(folder) if request.verb == STOP]
-    if read(folder).history.finished:  # it ended by itself; the request must not stop it when it is extended
+    if read(folder).history.finished:  # it finished by itself; the request must not stop it after an extension
         for request in pending:
             remove_request(folder, request)
         return
@@ -127,7 +126,7 @@ def stop(folder: Path) -> None:
 
 
 def wait(folder: Path, timeout_s: float | None, show: Callable[[str], None]) -> Result:
-    """Follow a started study, and return its status then, with the problems that ended its controller."""
+    """Follow a started study, and return its final status, with the problems that ended its controller."""
     follow(folder, timeout_s, show)
     result = status(folder)
     if controller_of(folder):
@@ -140,8 +139,8 @@ def wait(folder: Path, timeout_s: float | None, show: Callable[[str], None]) -> 
 
 
 def suggest(folder: Path, count: int) -> Result:
-    """The values that the algorithm would try next, if running trials gave no result. Nothing is started. Raises
-    USAGE for a count below one."""
+    """The values that the algorithm would try next, if running trials had no result. Nothing is started. Raises USAGE
+    for a count below one."""
     if count < 1:
         raise USAGE.error(f"--count {count}", "less than one is asked for", "write --count 1, or more")
     study, journal = open_with_journal(folder)
@@ -152,14 +151,14 @@ def suggest(folder: Path, count: int) -> Result:
 
 
 def enqueue(folder: Path, sets: list[str], proposer: str) -> Result:
-    """Values to try next, before those of the algorithm. Raises USAGE, AUTOML_RANGE."""
+    """Enqueue values to try before those of the algorithm. Raises USAGE, AUTOML_RANGE."""
     values, repairs = _checked(open_study(folder), sets)
     return _send(folder, ENQUEUE, {"values": values, "proposer": proposer}, repairs)
 
 
 def tell(folder: Path, sets: list[str], objectives: list[float], proposer: str) -> Result:
-    """A trial that was made elsewhere and its result, one number for each goal. Raises USAGE, and for values
-    what `enqueue` raises."""
+    """Record a trial that was run elsewhere and its result, one number per goal. Raises USAGE, and for the values the
+    problems of `enqueue`."""
     study = open_study(folder)
     values, repairs = _checked(study, sets)
     if len(objectives) != len(study.settings.goals) or not all(map(math.isfinite, objectives)):

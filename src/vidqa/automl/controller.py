@@ -2,8 +2,8 @@
 
     python -P -m vidqa.automl.controller --study FOLDER        ends when the study has ended or was stopped
 
-Every event is in the journal before anything follows from it, so that the controller can be killed at any moment: the
-next one finds the running jobs, loses no result and starts no trial twice.
+Every event is in the journal before any action that depends on it, so that the controller can be killed at any moment:
+the next one finds the running jobs, loses no result and starts no trial twice.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from vidqa.jobs.platforms import platform
 from vidqa.jobs.platforms.processes import this_process
 from vidqa.preflight import launch_gate
 
-BY_HAND = "agent"  # the algorithm without proposals of its own
+BY_HAND = "agent"  # the algorithm without proposals
 
 
 def control(folder: Path, ready: Ready) -> History:
-    """Carry a study on to its end, or until it is stopped; `ready` decides whether a job may start. Raises BUSY,
-    STUDY_CHANGED, JOURNAL_BROKEN, STUDY_FAILING, STUDY_INTERRUPTED, and what opening the study raises."""
+    """Run a study to its end, or until it is stopped; `ready` decides whether a job may start. Raises BUSY,
+    STUDY_CHANGED, JOURNAL_BROKEN, STUDY_FAILING, STUDY_INTERRUPTED, and the problems of opening the study."""
     with controlling(folder, ready) as controller:
         controller.run()
     return controller.history
@@ -52,7 +52,7 @@ def control(folder: Path, ready: Ready) -> History:
 
 @contextmanager
 def controlling(folder: Path, ready: Ready) -> Iterator[Controller]:
-    """The one controller of a study inside the block. Raises BUSY, and what opening the study raises."""
+    """The only controller of a study inside the block. Raises BUSY, and the problems of opening the study."""
     study = open_study(folder)
     with only_controller(folder):
         controller = Controller(study, ready)
@@ -63,7 +63,7 @@ def controlling(folder: Path, ready: Ready) -> Iterator[Controller]:
 
 
 class Controller:
-    """Its creator holds the lock of the study."""
+    """The control loop of a study; its creator holds the study's lock."""
 
     def __init__(self, study: Study, ready: Ready) -> None:
         content = journal.read(study.folder)
@@ -78,7 +78,7 @@ class Controller:
         self.jobs = Jobs(self.history, self.append, settings.limits, ready, gpus)
         self.trials = Trials(study, self.jobs)
         self.finals = FinalRuns(study, self.history)
-        self.waits_since = -1  # events in the journal when the algorithm decided to wait
+        self.waits_since = -1  # number of events in the journal when the algorithm decided to wait
 
     def append(self, event: str, **fields: Any) -> Event:
         entry = self.journal.append(event, self.elapsed_s, **fields)
@@ -89,7 +89,7 @@ class Controller:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds that controllers have worked, whatever the clock says."""
+        """Seconds of work by all controllers, independent of the system clock."""
         return self.worked_before + time.monotonic() - self.began
 
     def run(self) -> None:
@@ -119,14 +119,14 @@ class Controller:
         )
 
     def _reopen(self) -> None:
-        """More trials than before: the search goes on with the trials that still can."""
+        """Reopen an extended study: the search continues with the trials that still can."""
         for trial in self.history.trials:
             if is_stranded(self.history, trial):
                 self.append("pruned", number=trial.number, why="its checkpoints were removed when the search had ended")
         self.append("reopened", max_trials=self.study.settings.max_trials, rungs=self.study.rungs)
 
     def step(self) -> bool:
-        """Poll everything once and act on it. Whether anything happened."""
+        """Poll all jobs and requests once and act on them. Returns whether anything happened."""
         before = self.journal.count
         self.take_requests()
         if self.history.stopped:
@@ -146,7 +146,7 @@ class Controller:
         return self.journal.count > before
 
     def take_requests(self) -> None:
-        """Record the requests of the inbox, then act on them; one that was recorded before is only removed."""
+        """Record the requests in the inbox, then act on them; an already recorded one is only removed."""
         folder = self.study.folder
         for request in journal.pending_requests(folder):
             if request.name not in self.history.requests:
@@ -160,7 +160,7 @@ class Controller:
             journal.remove_request(folder, request)
 
     def _add_told(self, request: Request) -> None:
-        """A trial that was made elsewhere. After a kill in between, the next controller completes it."""
+        """Add a trial that was run elsewhere. After a kill in between, the next controller completes it."""
         mark = {"request": request.name}
         trial = next((trial for trial in self.history.trials if trial.extra == mark), None)
         last = len(self.study.algorithm.rungs[0]) - 1
@@ -175,7 +175,7 @@ class Controller:
         self.jobs.stop()
 
     def _raise_failing(self) -> None:
-        """Raises STUDY_FAILING with the one reason of the last failures, or with all of them."""
+        """Raise STUDY_FAILING with the common reason of the last failures, or with all of them."""
         most = self.study.settings.limits.failures_in_a_row
         row = self.history.failures[-most:]
         if len(row) < most:
@@ -185,7 +185,7 @@ class Controller:
         raise STUDY_FAILING.error("trials", f"{len(row)} trials in a row failed, {shared}")
 
     def _limit_reached(self) -> str:
-        """The limit that ends the search now, in words; empty for none."""
+        """The limit that ends the search now, in words; empty if none is reached."""
         limits, goal = self.study.settings.limits, self.study.goal
         if limits.wall_hours is not None and self.elapsed_s >= limits.wall_hours * 3600:
             return f"{limits.wall_hours:g} hours are over"
@@ -200,8 +200,8 @@ class Controller:
         return ""
 
     def _decide(self) -> None:
-        """Carry out decisions while slots are free; the model before training takes one. An algorithm that waits is
-        asked again after the next event."""
+        """Carry out decisions while slots are free; the baseline evaluation takes one. An algorithm that waits is asked
+        again after the next event."""
         slots = self.study.settings.max_concurrent - self.trials.lacks_baseline
         while len(self.history.running) < slots and self.waits_since != self.journal.count:
             decision = self._next()
@@ -220,7 +220,7 @@ class Controller:
                 self.waits_since = self.journal.count
 
     def _next(self) -> Decision:
-        """The template first, then enqueued values, then the algorithm's decision."""
+        """The next decision: the template, then enqueued values, then the algorithm's."""
         count, most = len(self.history.trials), self.study.settings.max_trials
         if self.history.template is None:
             return Start(self.study.space.default(self.study.base), TEMPLATE)
@@ -231,7 +231,7 @@ class Controller:
         return Done() if is_full else decision
 
     def _begin(self, start: Start) -> Trial:
-        """Record a new trial; its job follows. One that breaks a rule of the spec has failed."""
+        """Record a new trial; its job follows. A trial that breaks a rule of the spec is recorded as failed."""
         number, values, broken_rule = len(self.history.trials), dict(start.values), ""
         repairs: tuple[str, ...] = ()
         try:
@@ -269,12 +269,12 @@ class Controller:
         self.append("searched", why=why)
 
     def _remove_unused(self) -> None:
-        """Remove checkpoints and exports that nobody goes on from, after they were listed."""
+        """Remove checkpoints and exports that no trial resumes from, after recording them."""
         paths = removable(self.study, self.history)
         if not paths:
             return
         for path in paths:
-            require_owned(path, self.study.folder)  # the journal names it, and anybody may have written there
+            require_owned(path, self.study.folder)  # the path is from the journal, which others may have edited
             size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
             note(f"removes {path} ({size / 1e6:.1f} MB)")
         self.append("removed", paths=[str(path) for path in paths])
@@ -283,7 +283,7 @@ class Controller:
 
 
 def _failure_class(why: str) -> str:
-    """The class of a failure, and the code of its problem where it has one."""
+    """The class of a failure, and the code of its problem if it has one."""
     match = re.match(r"\w+(: [A-Z]+(_[A-Z]+)+)?", why)
     return match[0] if match else why
 
@@ -315,7 +315,7 @@ def main(options: argparse.Namespace) -> Result:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """End without the jobs; the next controller finds them."""
+    """Exit without stopping the jobs; the next controller finds them."""
     raise KeyboardInterrupt
 
 

@@ -1,8 +1,8 @@
-"""The records of a study as annotation files of its own: held out, all others, and a share of these.
+"""Annotation files of a study: the held-out records, all others, and a share of these.
 
-A training holds out records by the seed of its data's order. Re-runs have other seeds and must be measured on the same
-records as the search; so they read both parts from files. Trials may learn from a share of the training videos, drawn
-by a fixed seed; the best are retrained with all.
+A training holds out records by its data seed. Re-runs have other seeds but must be measured on the same records as the
+search, so they read both parts from files. Trials may train on a share of the videos, drawn by a fixed seed; the best
+are retrained with all.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ FOLDER, SHARE, ALL, HELD_OUT = "data", "share.json", "all.json", "held_out.json"
 
 
 def write(folder: Path, base: TrainSpec, share: float | None) -> None:
-    """Write the parts that the study needs. Without a share, data that cannot be split here stay as they are: preflight
-    reports them, and re-runs hold out records of their own.
-
-    Raises STUDY_SETTINGS where no file can hold a share, what reading the records raises, OSError."""
-    remove(folder / FOLDER, owner=folder)  # an earlier plan's, which split other data
+    """Write the parts that the study needs. Without a share, data that cannot be split stay as they are: preflight
+    reports them, and re-runs hold out other records. Raises STUDY_SETTINGS if no file can hold a share, the problems of
+    reading the records, OSError."""
+    remove(folder / FOLDER, owner=folder)  # from an earlier plan, with a split of other data
     with nullcontext() if share is not None else suppress(ProblemError):
         _write_parts(folder / FOLDER, base, share)
 
 
 def data_changes(folder: Path, base: TrainSpec, part: str) -> dict[str, Any]:
-    """Changes of the template's spec for trials (SHARE) or re-runs (ALL); none where the study has no such file."""
+    """Changes of the template for trials (part SHARE) or re-runs (ALL); empty if the study has no such file."""
     path, held_out = folder / FOLDER / part, folder / FOLDER / HELD_OUT
     if not path.is_file():
         return {}
@@ -68,7 +67,7 @@ def _write_parts(folder: Path, base: TrainSpec, share: float | None) -> None:
 
 
 def _drawn(records: list[Record], share: float) -> list[int]:
-    """Indices of about this share of the records: whole groups that share a video, at least one."""
+    """Indices of about this share of the records: whole groups with a common video, at least one."""
     chosen: list[int] = []
     for group in drawn_groups(records, SEED):
         if not chosen or len(chosen) + len(group) <= share * len(records):

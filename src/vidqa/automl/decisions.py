@@ -1,7 +1,7 @@
-"""The trials of a search, and the decisions that an algorithm takes from them.
+"""The trials of a search, and the decisions of an algorithm.
 
-An algorithm is a pure function of the trials so far: it has no state of its own, so that a controller which was killed
-goes on with the same decisions.
+An algorithm is a pure function of the trials so far, without a state of its own, so that a restarted controller makes
+the same decisions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ State = Literal["running", "paused", "complete", "pruned", "failed"]
 
 
 def values_text(values: Values) -> str:
-    """Values for a person: optm_lr=1e-05, r=16."""
+    """Format values for display: optm_lr=1e-05, r=16."""
     shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in values.items()}
     return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in shown.items())
 
@@ -29,13 +29,13 @@ class Goal(BaseModel):
     direction: Literal["maximize", "minimize"] = Field(description="Which way is better.")
 
     def loss(self, value: float) -> float:
-        """The value, with its sign changed where more is better: less is better of a loss."""
+        """The value as a loss: negated if the goal is maximized."""
         return -value if self.direction == "maximize" else value
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Result at the end of a rung: `steps` are all optimizer steps so far, `objectives` follow the study's goals."""
+    """The result at the end of a rung: `steps` are all optimizer steps so far, `objectives` as the study's goals."""
 
     rung: int
     steps: int
@@ -44,8 +44,8 @@ class Measured:
 
 @dataclass
 class Trial:
-    """A run whose spec a search chose. "paused": its rung is measured, and it may be promoted. A failed trial keeps its
-    earlier results. `parent` is the trial whose weights it began with; None for the model's own."""
+    """A trial: a run with values from the search. "paused": its rung is measured, and it may be promoted. A failed
+    trial keeps its earlier results. `parent` is the trial whose weights it started with; None for the base model's."""
 
     number: int
     values: Values
@@ -55,10 +55,10 @@ class Trial:
     rung: int = 0
     bracket: int = 0
     parent: int | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)  # notes of its algorithm, or its request
+    extra: Mapping[str, Any] = field(default_factory=dict)  # data of its algorithm, or its request
     repairs: Sequence[str] = ()
     metrics: Mapping[str, Any] = field(default_factory=dict)  # of the last measured rung
-    why: str = ""  # it failed or was pruned
+    why: str = ""  # reason of its failure or pruning
 
     @property
     def objective(self) -> float | None:
@@ -68,7 +68,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Start:
-    """A new trial, trained until the end of `rung`."""
+    """Start a new trial, and train it until the end of `rung`."""
 
     values: Values
     proposer: str
@@ -80,7 +80,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Promote:
-    """A paused trial goes on from its checkpoint until the end of a higher rung."""
+    """Resume a paused trial from its checkpoint until the end of a higher rung."""
 
     number: int
     rung: int
@@ -88,19 +88,19 @@ class Promote:
 
 @dataclass(frozen=True)
 class Prune:
-    """A running or paused trial is given up."""
+    """Give up a running or paused trial."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Wait:
-    """No decision is possible before another result."""
+    """Wait: no decision is possible before another result."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """No further decision; running trials are waited for."""
+    """The search is done; running trials are waited for."""
 
 
 Decision = Start | Promote | Prune | Wait | Done

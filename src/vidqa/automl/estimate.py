@@ -1,5 +1,5 @@
 """Time, GPU hours and disk of a study: the estimate of one trial, from preflight or earlier jobs, times the trials; and
-advice to share GPUs where trials spend much of their time on start and end."""
+advice to share GPUs if trials spend much of their time on start and end."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from vidqa.spec.schedule import train_samples
 
 MEASURED_APART = (("train", "evaluation"), ("train", "test"), ("validation", "test"), ("evaluation", "test"))
 END_S = 15.0  # from a trial's last step to the next trial's submission, about
-WORTH = 0.15  # of a trial's time: less idle time is not worth a smaller part of the memory
-MOST_SHARING = 4  # trials on one GPU
+WORTH = 0.15  # least idle share of a trial's time for which a smaller share of the memory pays off
+MOST_SHARING = 4  # most trials on one GPU
 MORE_ROOM = "raise the limit, make a trial shorter (--set steps.longest=N, fewer epochs), or train directly"
 
 
@@ -59,8 +59,8 @@ def of_study(study: Study, first: Path) -> tuple[dict[str, Any], list[Problem]]:
 
 
 def _shared_media(study: Study, first: Path) -> tuple[list[Problem], list[str]]:
-    """Preflight's problems of sets that share media: those for training with those that measure, and all that decide
-    between trials with the test; and the sets that cannot be read here, which are not compared."""
+    """Problems of sets that share media: training sets with evaluation sets, and all sets that select trials with the
+    test set. Also returns the sets that cannot be read here and are not compared."""
     settings = study.settings
 
     def context(name: str | None) -> Inputs:
@@ -84,8 +84,8 @@ def _shared_media(study: Study, first: Path) -> tuple[list[Problem], list[str]]:
 
 
 def _of_one(study: Study, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Hours of one whole training, and the source of the number: preflight, or else the newest complete training of
-    this model on this platform."""
+    """Hours of one whole training, and their source: preflight, or else the newest complete training of this model on
+    this platform."""
     time, shown = facts.get("time") or {}, facts.get("total_steps") or 0
     whole = study.longest if study.by_steps else total_steps(study.trained, train_samples(study.trained) or 0) or shown
     if "hours" in time and shown:
@@ -104,14 +104,14 @@ def _of_one(study: Study, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_one_among_others(study: Study, estimate: Mapping[str, Any]) -> tuple[float, float]:
-    """Hours and GPU hours of a training among others: trials on one GPU compute in turns, while others start or end."""
+    """Hours and GPU hours of a training on a shared GPU: trials compute in turns, while others start or end."""
     jobs, whole = study.settings.resources.trials_per_gpu, estimate["hours_of_one"]
     hours = max(jobs * (whole - estimate.get("start_hours", 0.0)), whole)
     return hours, hours / jobs * estimate["gpu_hours_of_one"] / whole
 
 
 def _disk(study: Study, facts: Mapping[str, Any]) -> int:
-    """Bytes on disk at one time, at most."""
+    """Peak bytes on disk."""
     settings, saves = study.settings, facts["saves_kept"]
     checkpoint, export = facts["checkpoint_bytes"], facts["export_bytes"]
     if settings.keep == "all":
@@ -123,7 +123,7 @@ def _disk(study: Study, facts: Mapping[str, Any]) -> int:
 
 
 def _limit_problems(study: Study, estimate: Mapping[str, Any]) -> list[Problem]:
-    """Problems where not even the template and one other trial fit."""
+    """Problems if the limits do not allow the template and one other trial."""
     settings, limits = study.settings, study.settings.limits
     if settings.max_trials < 2:
         return [STUDY_SETTINGS.at("max_trials", f"{settings.max_trials} trial is the template's own", MORE_ROOM)]
@@ -156,7 +156,7 @@ def _disk_problems(study: Study, estimate: Mapping[str, Any]) -> list[Problem]:
 
 def sharing_advice(study: Study, first: Path, estimate: Mapping[str, Any]) -> str:
     """The setting that lets GPUs compute while trials start and end, with its reason; empty if there is none, or it is
-    chosen already. `first` is the spec of the first trial."""
+    already set. `first` is the spec of the first trial."""
     settings = study.settings
     gpus = len(GpuAllocator(settings.platform, settings.resources.gpus).names)
     if settings.resources.trials_per_gpu > 1 or not gpus or "start_hours" not in estimate:
@@ -166,7 +166,7 @@ def sharing_advice(study: Study, first: Path, estimate: Mapping[str, Any]) -> st
     share = idle_s / (idle_s + computing_s)
     if share < WORTH or settings.max_trials <= gpus:
         return ""
-    # While one trial is idle, the others' steps are to last as long.
+    # While one trial is idle, the steps of the others should fill the time.
     for jobs in range(min(MOST_SHARING, 1 + -(-int(idle_s) // int(computing_s))), 1, -1):
         if memory := _shared_memory(study, first, jobs):
             return (
@@ -178,7 +178,7 @@ def sharing_advice(study: Study, first: Path, estimate: Mapping[str, Any]) -> st
 
 
 def _shared_memory(study: Study, first: Path, jobs: int) -> tuple[float, float] | None:
-    """GiB that a training needs and that it would have with `jobs` on a GPU; None where that is impossible."""
+    """GiB that a training needs, and GiB available to each of `jobs` on a GPU; None if that is impossible."""
     settings = study.settings
     place = settings.resources.model_copy(update={"trials_per_gpu": jobs})
     context = Inputs(first, "train", settings.platform, resources=settings.resources, at_launch=True)
@@ -191,7 +191,7 @@ def _shared_memory(study: Study, first: Path, jobs: int) -> tuple[float, float] 
 
 
 def lines(estimate: Mapping[str, Any]) -> list[str]:
-    """An estimate for a person."""
+    """Format an estimate for display."""
     count, trainings, reruns = estimate["trials"], estimate["full_trainings"], estimate["re_runs"]
     text = [f"{count} trials, worth {trainings:g} whole trainings, and {reruns} re-runs"]
     if "hours" in estimate:

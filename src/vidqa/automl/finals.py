@@ -1,7 +1,7 @@
-"""After a search: re-runs of the best trials and the template with other seeds, a winner, and one test.
+"""Finals after a search: re-runs of the best trials and the template with other seeds, a winner, and one test.
 
 The best of many trials is partly best by chance. Re-runs with new seeds show how much of its lead is real; the test
-set, on which nothing was chosen, shows its worth. Each evaluation on the test set is made once.
+set, which selected nothing, measures its quality. Each evaluation on the test set is run once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RERUNS, TESTS = "reruns", "test"
 
 
 class FinalRuns:
-    """Re-runs, winner and test; `advance` moves them on and ends the study."""
+    """Re-runs, winner and test; `advance` carries them out and ends the study."""
 
     def __init__(self, study: Study, history: History) -> None:
         self.study, self.history, self.settings = study, history, study.settings.finals
@@ -39,7 +39,7 @@ class FinalRuns:
         return [*best, template] if template and template.measured and template not in best else best
 
     def winner(self) -> Trial | None:
-        """By the mean over re-runs where all candidates have some, else by the search itself."""
+        """The best candidate: by mean objective over re-runs if all candidates have some, else by the search."""
         candidates = self.candidates()
         means = {trial.number: fmean(values) for trial in candidates if (values := self.rerun_objectives(trial))}
         if not candidates or len(means) < len(candidates):
@@ -52,8 +52,8 @@ class FinalRuns:
         return [values[0] for score in scores if (values := objectives_of([self.study.goal], score)[0])]
 
     def tested_runs(self, trial: Trial) -> dict[str, Path]:
-        """By the name of its test, each run of a trial that is tested: its re-runs, or without these its own. A trial
-        that was made elsewhere has none."""
+        """Runs of a trial to evaluate on the test set, by the name of the test: its re-runs, or without these its own
+        runs. A trial that was run elsewhere has none."""
         runs = {}
         for seed in self.settings.seeds:
             score = self.history.scores.get(_rerun_name(trial, seed), {})
@@ -87,7 +87,7 @@ class FinalRuns:
             trials.score(name, {**metrics, **failed, "train_run": str(run_dir)})
 
     def _over_budget(self, count: int, elapsed_s: float) -> str:
-        """Why re-runs would pass a limit; empty if they would not, judged by the trials."""
+        """The reason why re-runs would exceed a limit, estimated from the trials; empty if they would not."""
         limits, history = self.study.settings.limits, self.history
         prefixes = tuple(f"trial-{trial.number}/" for trial in history.completed)
         ended = [work.ended for name, work in history.work.items() if work.ended and name.startswith(prefixes)]
@@ -102,7 +102,7 @@ class FinalRuns:
         return ""
 
     def _test(self, trials: Trials, winner: Trial) -> bool:
-        """Whether all tests are done; up to as many at once as trials may run."""
+        """Whether all tests are done; runs as many in parallel as trials may run."""
         test = self.study.settings.test
         if not test:
             return True
@@ -117,7 +117,7 @@ class FinalRuns:
 
 
 def test_of(trial: Trial) -> str:
-    """The name of a trial's evaluations on the test set, or the prefix of their names."""
+    """The name of a trial's evaluation on the test set, or the prefix of the names of several."""
     return f"{TESTS}/trial-{trial.number}"
 
 
@@ -126,8 +126,8 @@ def _rerun_name(trial: Trial, seed: int) -> str:
 
 
 def removable(study: Study, history: History) -> list[Path]:
-    """Folders that nobody goes on from: checkpoints of trials that are neither running nor paused, nor may be another's
-    parent; exports of trials that are neither the template nor among the best."""
+    """Folders that are no longer needed: checkpoints of trials that are neither running nor paused nor possible
+    parents; exports of trials that are neither the template nor among the best."""
     if study.settings.keep == "all":
         return []
     best = {trial.number for trial in history.ranked(study.goal)[: study.settings.finals.top]}
@@ -141,17 +141,17 @@ def removable(study: Study, history: History) -> list[Path]:
             if trial.number not in best and trial is not history.template:
                 folders.append(run / "safetensors")
     reruns = [Path(score.get("train_run", "")) for score in history.scores.values()]
-    folders += [run / "checkpoints" for run in reruns if run.name]  # "." where no job was started
+    folders += [run / "checkpoints" for run in reruns if run.name]  # "." if no job was started
     return [path for path in folders if str(path) not in history.removed and path.is_dir()]
 
 
 def is_stranded(history: History, trial: Trial) -> bool:
-    """Whether a paused trial cannot go on, as its checkpoints were removed when the search had ended."""
+    """Whether a paused trial cannot resume, because its checkpoints were removed at the end of the search."""
     return trial.state == "paused" and str(_runs(history, trial)[-1] / "checkpoints") in history.removed
 
 
 def remove_whole(path: Path, study: Study) -> None:
-    """Remove a folder after a rename, so that none is left in part under its own name. Raises REMOVAL_OUTSIDE."""
+    """Rename, then remove a folder, so that no partial folder is left under its name. Raises REMOVAL_OUTSIDE."""
     require_owned(path, study.folder)
     doomed = path.with_name(f"{UNFINISHED}{path.name}")
     path.rename(doomed)
@@ -159,7 +159,7 @@ def remove_whole(path: Path, study: Study) -> None:
 
 
 def _runs(history: History, trial: Trial) -> list[Path]:
-    """The run folders of a trial's ended trainings, by rung."""
+    """The run folders of a trial's finished trainings, by rung."""
     names = [f"{work_name(trial.number, rung)}/train" for rung in range(trial.rung + 1)]
     ended = [work.ended for name in names if (work := history.work.get(name)) and work.ended]
     return [Path(end["run_dir"]) for end in ended if end["run_dir"]]

@@ -1,4 +1,4 @@
-"""Whether the jobs of a study measure its goals: told before the first of them starts."""
+"""Checks before the first job that the jobs of a study measure its goals."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from vidqa.evaluation.metrics import numbers_of, score
 from vidqa.evaluation.results import make_item
 from vidqa.spec import EvaluateSpec, Spec, TrainSpec
 
-OF_FUNCTIONS = "functions."  # scores of the user's own function, whose names only its answers tell
-REASONS = ("stop", "length", "scored", "error")  # for which an answer can end
+OF_FUNCTIONS = "functions."  # scores of a user function, whose names are known only from its results
+REASONS = ("stop", "length", "scored", "error")  # finish reasons of answers
 
 
 def check_goals(settings: Settings, base: TrainSpec) -> None:
-    """Raises STUDY_SETTINGS for a metric that the specs of the study leave out; `check_names` knows the names."""
+    """Raise STUDY_SETTINGS for a metric that the study's specs do not compute; `check_names` checks the names."""
     training = metric_names.of_training(base.engine.objective)
     for goal in settings.goals:
         if not settings.of_training(goal.metric):
@@ -44,7 +44,7 @@ def check_goals(settings: Settings, base: TrainSpec) -> None:
 
 
 def check_names(settings: Settings, base: TrainSpec, evaluations: Mapping[str, Spec]) -> None:
-    """Raises STUDY_SETTINGS for a metric of a name that no job of the study has, with the closest ones that are."""
+    """Raise STUDY_SETTINGS for a metric name that no job of the study produces, with the closest existing names."""
     training = metric_names.of_training(base.engine.objective)
     evaluation, scores = evaluations.get(settings.evaluation or ""), set[str]()
     if isinstance(evaluation, EvaluateSpec) and not all(settings.of_training(goal.metric) for goal in settings.goals):
@@ -64,8 +64,8 @@ def _closest(metric: str, names: Collection[str]) -> list[str]:
 
 
 def score_names(evaluation: EvaluateSpec) -> set[str]:
-    """The names of all numbers in metrics.json: those of the same questions without answers, and OF_FUNCTIONS where a
-    function of the user's adds others. None where the records cannot be read here, which preflight reports."""
+    """The names of all numbers in metrics.json, from scoring the questions without answers; OF_FUNCTIONS if user
+    functions add others. Empty if the records cannot be read here, which preflight reports."""
     dataset, task = evaluation.dataset, evaluation.task.type
     task = task if task == DIRECTION_TASK else ""
     try:

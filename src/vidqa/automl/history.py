@@ -1,4 +1,4 @@
-"""The state of a study: its trials, their jobs, and the requests of others, from the events of its journal."""
+"""The state of a study: its trials, their jobs, and requests, from the events of its journal."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from vidqa.automl.decisions import Goal, Measured, Start, Trial
 
 BASELINE = "baseline"
-TEMPLATE = "template"  # proposer of the template's own values
+TEMPLATE = "template"  # proposer of the template's values
 Event = dict[str, Any]
 
 
 @dataclass
 class Work:
-    """One piece of work and its job. `gpus` are those of this machine that it got, each shared by `places` jobs;
-    `ended` is its last event; `retries` counts how often its platform ended it."""
+    """One work unit and its job. `gpus` are its assigned GPUs of this machine, each shared by up to `places` jobs;
+    `ended` is its end event; `retries` counts how often its platform ended it."""
 
     job_id: str = ""
     gpus: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ class Work:
 
 
 class History:
-    """Folds events into state; `take` adds one. An event that refers to a missing trial or rung is a LookupError or
+    """Fold events into state; `take` adds one. An event that refers to a missing trial or rung raises LookupError or
     ValueError, and leaves the state unusable."""
 
     def __init__(self) -> None:
@@ -33,18 +33,18 @@ class History:
         self.trials: list[Trial] = []
         self.work: dict[str, Work] = {}
         self.scores: dict[str, dict[str, Any]] = {}  # metrics of baseline, re-runs and tests, by work
-        self.queue: list[Start] = []  # enqueued by somebody
+        self.queue: list[Start] = []  # enqueued by hand
         self.requests: set[str] = set()
         self.removed: set[str] = set()
         self.skipped: dict[str, str] = {}
-        self.searched: str | None = None  # why the search ended
-        self.stopped: str | None = None  # why it was interrupted, until a controller opens it again
+        self.searched: str | None = None  # reason for the end of the search
+        self.stopped: str | None = None  # reason of the interruption, until a controller reopens it
         self.rungs: list[list[int]] = []  # optimizer steps at the end of each rung, by bracket
         self.max_trials = 0
         self.winner: int | None = None
         self.finished = False
         self.failures: list[str] = []  # in a row, since the last result or the last start of a controller
-        self.completed: list[Trial] = []  # that reached their last rung, in the order of their ends
+        self.completed: list[Trial] = []  # that reached their last rung, in the order of completion
         self.elapsed_s, self.seconds, self.gpu_seconds = 0.0, 0.0, 0.0
 
     def take(self, event: Event) -> None:
@@ -89,7 +89,7 @@ class History:
                 self.searched = why
             case {"event": "skipped", "what": what, "why": why}:
                 self.skipped[what] = why
-            case {"event": "reopened", "max_trials": max_trials}:  # and the brackets that they need
+            case {"event": "reopened", "max_trials": max_trials}:  # and the brackets for them
                 self.max_trials, self.rungs = max_trials, event.get("rungs") or self.rungs
                 self.searched, self.winner, self.finished = None, None, False
             case {"event": "stopped", "why": why}:
@@ -101,7 +101,7 @@ class History:
 
     @property
     def template(self) -> Trial | None:
-        """The trial of the template's own values, which comes first."""
+        """The trial with the template's values, which comes first."""
         return next((trial for trial in self.trials if trial.proposer == TEMPLATE), None)
 
     @property
@@ -109,8 +109,8 @@ class History:
         return [trial for trial in self.trials if trial.state == "running"]
 
     def ranked(self, goal: Goal) -> list[Trial]:
-        """Measured trials that did not fail, the best first; those of a higher rung first, since values of different
-        rungs do not compare."""
+        """Measured trials that did not fail, the best first; those of a higher rung first, since values at different
+        rungs are not comparable."""
 
         def rank(trial: Trial) -> tuple[float, float, int]:
             last = trial.measured[-1]

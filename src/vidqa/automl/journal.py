@@ -1,8 +1,8 @@
-"""The journal of a study: one event a line, on disk before anything follows from it; and the inbox for its controller.
+"""The journal of a study: one event per line, synced to disk before any action on it; and the controller's inbox.
 
 Readers need no lock; only the controller writes, while it holds the lock of the study. A torn last line, as a power cut
 leaves it, is skipped and then removed; any other damage is a problem. (optuna's JournalStorage appends to a torn line,
-and the study cannot be opened any more.)
+after which the study cannot be opened.)
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from vidqa.jobs.platforms.processes import ProcessIdentity, this_process
 JOURNAL, LOCK, INBOX = "journal.jsonl", "controller.lock", "inbox"
 ENQUEUE, TELL, STOP = "enqueue", "tell", "stop"
 SCHEMA_VERSION = 1
-MOST_ERRORS = 5  # of one event that are shown
+MOST_ERRORS = 5  # most errors of one event in a message
 
 Number = Annotated[int, Field(ge=0, le=1 << 53)]
 Seconds = Annotated[float, Field(ge=0)]
@@ -50,7 +50,7 @@ class _Open(_Strict):
 
 
 class _Settings(_Open):
-    """The settings that a status shows; those of earlier versions have other keys."""
+    """The settings that a status shows; earlier versions have other keys."""
 
     algorithm: str
     goals: Annotated[list[Goal], Field(min_length=1)]
@@ -83,7 +83,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "pruned": {"number": Number, "why": str},
     "submitted": {
         **{"work": str, "job_id": str, "how": str, "gpus": list[str]},
-        "places": (Annotated[int, Field(ge=1)], 1),  # older journals lack it: a job had its GPUs to itself
+        "places": (Annotated[int, Field(ge=1)], 1),  # older journals lack it: every job had its GPUs exclusively
     },
     "retried": {"work": str, "job_id": str, "why": str},
     "ended": {
@@ -110,7 +110,7 @@ MODELS: dict[str, type[BaseModel]] = {
 
 @dataclass(frozen=True)
 class JournalContent:
-    """The events of a journal, the state they lead to, their bytes, and a note of what was skipped after them."""
+    """The events of a journal, the state after them, their size in bytes, and a note about a skipped torn line."""
 
     events: list[Event]
     history: History
@@ -119,7 +119,7 @@ class JournalContent:
 
 
 def read(folder: Path) -> JournalContent:
-    """Raises JOURNAL_BROKEN with the number of the first damaged line. No events where there is no journal."""
+    """Read the journal; no events without one. Raises JOURNAL_BROKEN with the number of the first damaged line."""
     path, history = folder / JOURNAL, History()
     events: list[Event] = []
     try:
@@ -146,11 +146,11 @@ def read(folder: Path) -> JournalContent:
 
 
 class _TornLine(ValueError):
-    """What a power cut makes of a last line."""
+    """A last line that is incomplete, as after a power cut."""
 
 
 def _event(line: bytes, number: int) -> Event:
-    """Event `number`. Raises ValueError for any other line."""
+    """Parse event `number`. Raises ValueError for an invalid line."""
     if not line.endswith(b"\n"):
         raise _TornLine("it has no end")
     try:
@@ -178,7 +178,7 @@ def _error_text(error: Any) -> str:
 
 
 class Journal:
-    """A journal open for writing. Opening removes a torn last line."""
+    """A journal open for writing. Opening it removes a torn last line."""
 
     def __init__(self, folder: Path, content: JournalContent) -> None:
         self.path, self.count = folder / JOURNAL, len(content.events)
@@ -190,7 +190,7 @@ class Journal:
             raise FILE_REFUSED.error(self.path, f"it cannot be opened: {failed}") from failed
 
     def append(self, event: str, elapsed_s: float, **fields: Any) -> Event:
-        """Write an event; it is on disk when this returns. Raises ENV_FILE_REFUSED, and then nothing may follow."""
+        """Write an event; it is synced when this returns. Raises ENV_FILE_REFUSED, and then no action may follow."""
         assert fields.keys() == FIELDS[event].keys(), f"{event} has other fields: {sorted(fields)}"
         self.count += 1
         entry = {"seq": self.count, "time": now(), "elapsed_s": round(elapsed_s, 3), "event": event, **fields}
@@ -209,7 +209,7 @@ class Journal:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A new file's name is on disk only when its folder is."""
+    """Sync a folder: a new file's name is durable only after that."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -240,7 +240,7 @@ def only_controller(folder: Path) -> Iterator[None]:
 
 
 def controller_of(folder: Path) -> ProcessIdentity | None:
-    """The process that controls a study now, as far as it is visible from here; None if there is none."""
+    """The process that controls a study now, as far as it is visible from this machine; None if there is none."""
     try:
         controller = msgspec.convert(read_object(folder / LOCK), ProcessIdentity)
     except msgspec.ValidationError:
@@ -249,7 +249,7 @@ def controller_of(folder: Path) -> ProcessIdentity | None:
 
 
 class Request(NamedTuple):
-    """A file of the inbox; `name` orders requests and identifies one that was taken before."""
+    """A file of the inbox; `name` orders requests and identifies one that was recorded before."""
 
     name: str
     verb: str
@@ -257,7 +257,7 @@ class Request(NamedTuple):
 
 
 def send_request(folder: Path, verb: str, content: dict[str, Any]) -> str:
-    """Leave a request for the controller, now or when one is started, and return its name. Raises ENV_FILE_REFUSED."""
+    """Write a request for the present or next controller, and return its name. Raises ENV_FILE_REFUSED."""
     name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
     with refused_writes(folder / INBOX):
         files.write_json(folder / INBOX / f"{name}.json", {"verb": verb, "said": content})
@@ -265,7 +265,7 @@ def send_request(folder: Path, verb: str, content: dict[str, Any]) -> str:
 
 
 def pending_requests(folder: Path) -> list[Request]:
-    """The requests in the inbox, the oldest first. Other files are left there."""
+    """The requests in the inbox, the oldest first. Other files are ignored."""
     requests = []
     for path in sorted((folder / INBOX).glob("*.json")):
         request = files.read_object(path)
@@ -275,7 +275,7 @@ def pending_requests(folder: Path) -> list[Request]:
         except (KeyError, ValidationError) as invalid:
             _warn_once(path, str(invalid).splitlines()[0])
             continue
-        assert isinstance(content, dict)  # as the model says
+        assert isinstance(content, dict)  # guaranteed by the model
         requests.append(Request(path.stem, verb, content))
     return requests
 

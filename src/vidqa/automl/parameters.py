@@ -1,12 +1,12 @@
-"""Parameters of a search: their values, where they apply, their positions in the unit interval, and the ranges that
-define them, from the schema (x-automl) or a user's --range:
+"""Parameters of a search: their values, conditions, positions in the unit interval, and the ranges that define them,
+from the schema (x-automl) or a user's --range:
 
     1e-6..1e-3:log   0..0.1   4..32:4   1..256:log2 (powers of two)
     4,8,16   cosine:3,none:1   [["q_proj", "v_proj"], "all-linear"]
 
-Nothing after the key takes the schema's own range.
+A key without a range has the schema's.
 
-optuna's distributions know neither weights nor conditions nor a position in [0, 1], which the algorithms with rungs,
+optuna's distributions have neither weights nor conditions nor a position in [0, 1], which the algorithms with rungs,
 the grid, CMA-ES and the report need; `algorithms.samplers` translates for optuna's samplers.
 """
 
@@ -36,7 +36,7 @@ WEIGHTED = re.compile(rf"(?P<option>.+):(?P<weight>{NUMBER})")
 
 @dataclass(frozen=True)
 class Condition:
-    """Where a parameter applies: its parent has one of these values."""
+    """The condition of a parameter: its parent has one of these values."""
 
     parent: str
     values: tuple[Any, ...]
@@ -49,9 +49,9 @@ class Condition:
 class Parameter:
     """A searched key of the spec.
 
-    A number lies between `low` and `high`, in steps if it has a step, or is one of `options`, which then ascend. A
-    categorical, whose ends are 0, is one of `options`, drawn by `weights` where it has any. `inherited`: it shapes the
-    weights, so a trial that goes on from another's weights has its value.
+    A number is between `low` and `high`, in steps if it has a step, or is one of `options`, in ascending order. A
+    categorical parameter (`low` and `high` 0) is one of `options`, drawn by `weights` if it has any. `inherited`: it
+    shapes the weights, so a trial that starts from another's weights has the same value.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Parameter:
     inherited: bool = False
 
     def applies(self, values: Mapping[str, Any]) -> bool:
-        """Whether it has a value beside these values of its parents."""
+        """Whether its condition holds for these values of other parameters."""
         return self.condition is None or self.condition.holds(values)
 
     @property
@@ -75,12 +75,12 @@ class Parameter:
 
     @property
     def ordered(self) -> bool:
-        """Neighbouring values are alike."""
+        """Whether neighbouring values are similar."""
         return self.kind != "categorical"
 
     @property
     def count(self) -> int | None:
-        """The number of its values; None for a range of numbers without steps."""
+        """The number of its values; None for a continuous range."""
         if self.options:
             return len(self.options)
         step = self._step
@@ -91,7 +91,7 @@ class Parameter:
         return self.step if self.step is not None else 1 if self.kind == "int" else None
 
     def at(self, unit: float) -> Any:
-        """The value at a position in [0, 1]; positions drawn evenly give values as likely as intended."""
+        """The value at a position in [0, 1]; uniform positions give values with the intended distribution."""
         unit = min(max(unit, 0.0), 1.0)
         if self.options:
             return self.options[min(bisect_right(self._ends(), unit), len(self.options) - 1)]
@@ -105,12 +105,12 @@ class Parameter:
         return self.rounded(self.low + unit * (self.high - self.low))
 
     def rounded(self, value: float) -> float:
-        """A number of the range, to six digits."""
+        """Round a number to six digits, within the range."""
         return min(max(float(f"{value:.6g}"), self.low), self.high)
 
     def unit(self, value: Any) -> float:
-        """The position of a value in [0, 1], the middle of its share where it has one. A number outside of the range
-        counts as the nearest end; a value that is no option, as the middle."""
+        """The position of a value in [0, 1]; of a discrete value the middle of its share. A number outside of the range
+        has the position of the nearest end; a value that is no option, the middle."""
         if self.options:
             index, ends = self.index(value), [0.0, *self._ends()]
             return 0.5 if index is None else (ends[index] + ends[index + 1]) / 2
@@ -125,19 +125,19 @@ class Parameter:
         return (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
 
     def index(self, value: Any) -> int | None:
-        """The index of an option; of numbers that of the nearest one. None if there is none."""
+        """The index of an option; for numbers that of the nearest one. None if there is none."""
         if self.ordered and isinstance(value, int | float):
             return min(range(len(self.options)), key=lambda place: abs(self.options[place] - value))
         return next((place for place, option in enumerate(self.options) if same(option, value)), None)
 
     def middle(self) -> Any:
-        """A value in the middle, of options the likeliest."""
+        """The middle value, or the option with the largest weight."""
         if self.weights:
             return self.options[max(range(len(self.weights)), key=self.weights.__getitem__)]
         return self.at(0.5)
 
     def holds(self, value: Any) -> bool:
-        """Whether the search may propose the value."""
+        """Whether the value is in the search space."""
         if self.options:
             return any(same(option, value) for option in self.options)
         if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
@@ -146,7 +146,7 @@ class Parameter:
         return step is None or math.isclose((value - self.low) / step, round((value - self.low) / step), abs_tol=1e-6)
 
     def values_text(self) -> str:
-        """Its options or range, as messages show it."""
+        """Its options or range as text."""
         if self.options:
             names = [json.dumps(option) for option in self.options]
             if self.weights:
@@ -159,25 +159,25 @@ class Parameter:
         return {name: value for name, value in asdict(self).items() if value not in (None, (), False)}
 
     def _ends(self) -> list[float]:
-        """Where in [0, 1] the share of each option ends."""
+        """The cumulative shares of the options in [0, 1]."""
         weights = self.weights or (1.0,) * len(self.options)
         total = sum(weights)
         return [end / total for end in accumulate(weights)]
 
     def _log_ends(self) -> tuple[float, float]:
-        """Logarithms of the ends; for whole numbers half a step further out, so that both ends are as likely as their
+        """Logarithms of the ends; for integers extended by half a step, so that both ends are as likely as their
         neighbours."""
         outside = 0.5 if self.kind == "int" else 0.0
         return math.log(self.low - outside), math.log(self.high + outside)
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal, and both or neither a truth value: True is not 1 here."""
+    """Whether two values are equal and both or neither are bool: True is not 1 here."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def schema_key(key: str) -> str:
-    """The key of the schema that describes `key`: of the learning rate of a part, that of all parts."""
+    """The schema's key for `key`: the learning rate of one part of the model has that of all parts."""
     return LEARNING_RATE if key.startswith(f"{LEARNING_RATE}.") else key
 
 
@@ -187,7 +187,7 @@ def declared(key: str) -> Mapping[str, Any]:
 
 
 def read_parameter(key: str, text: str, *, lora: bool) -> Parameter:
-    """A key with the range that a user wrote, or with the schema's if `text` is empty. Raises AUTOML_RANGE."""
+    """Parse a key with a user's range, or with the schema's if `text` is empty. Raises AUTOML_RANGE."""
     text = text.strip()
     if not text:
         return _from_schema(key, lora)
@@ -237,7 +237,7 @@ def _interval(
 
 
 def _choice(key: str, options: Sequence[Any], weights: Sequence[float] = ()) -> Parameter:
-    """Values one by one; numbers are put in their order."""
+    """A parameter of listed values; numbers are sorted."""
     if len({json.dumps(option) for option in options}) < max(len(options), 2):
         raise _wrong(key, ", ".join(map(str, options)), "at least two values are needed, none of them twice")
     if weights and (len(weights) != len(options) or min(weights) < 0 or sum(weights) <= 0):
@@ -254,7 +254,7 @@ def _choice(key: str, options: Sequence[Any], weights: Sequence[float] = ()) -> 
 
 
 def _options(key: str, text: str) -> tuple[list[Any], list[float]]:
-    """The values of a list and their weights, which are given for all of them or for none."""
+    """Parse the values of a list and their weights, which all or none of them have."""
     if text.startswith("["):
         options = parse_value(text)
         if not isinstance(options, list):
@@ -270,7 +270,7 @@ def _options(key: str, text: str) -> tuple[list[Any], list[float]]:
 
 
 def read_value(key: str, word: str) -> Any:
-    """A value as --range and --fix write it; "none" is a name where the key cannot be unset."""
+    """Parse a value of --range or --fix; "none" is a string for a key that cannot be null."""
     value = parse_value(word)
     return word if value is None and "null" not in _types(key) else value
 
@@ -284,7 +284,7 @@ def _number(text: str) -> int | float:
 
 
 def _types(key: str) -> set[str]:
-    """The JSON types that a key may hold."""
+    """The JSON types that a key accepts."""
 
     def visit(prop: Mapping[str, Any]) -> set[str]:
         inner = set().union(*(visit(choice) for choice in prop.get("anyOf", [])))

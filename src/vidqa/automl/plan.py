@@ -26,16 +26,16 @@ from vidqa.spec import TrainSpec
 from vidqa.spec.keys import table_at
 from vidqa.spec.layers import parse_set
 
-FIRST = 3  # trials whose specs are shown before they start
-# Finals that --runs chooses from, those with the most re-runs first.
+FIRST = 3  # trials in the preview
+# Choices of finals for --runs, those with the most re-runs first.
 FINALS: tuple[dict[str, Any], ...] = ({}, {"top": 1}, {"top": 1, "seeds": [1]})
 LESS_IS_BETTER = ("loss", "perplexity", "error", "false_positive", "false_negative", "latency")
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """The options of `run_automl.py plan`, by their names. `runs` are trainings in all, the re-runs among them; `set`
-    are settings by dotted name (study.toml)."""
+    """The options of `run_automl.py plan`, by name. `runs` is the number of all trainings including re-runs; `set` are
+    settings by dotted name (study.toml)."""
 
     spec: Path
     evaluate: Path | None = None
@@ -52,13 +52,13 @@ class PlanRequest:
 
 
 def plan(folder: Path, request: PlanRequest | None) -> Result:
-    """Write a study into its folder, or read the one that is there, and describe it.
+    """Write a study into its folder, or read an existing one, and describe it.
 
-    Raises STUDY_CHANGED for a study that has trials, STUDY_SETTINGS, JOURNAL_BROKEN, and the problems of
-    specs and ranges.
+    Raises STUDY_CHANGED for a study that has trials, STUDY_SETTINGS, JOURNAL_BROKEN, and the problems of specs and
+    ranges.
     """
     study = open_study(folder) if request is None else write(folder, request)
-    if read(folder).history.created is None:  # a damaged journal is reported now
+    if read(folder).history.created is None:  # also reports a damaged journal now
         study.check_beginning()
     first = specs.preview_trials(study, [], FIRST)
     written = _write_first(study, first)
@@ -78,7 +78,7 @@ def plan(folder: Path, request: PlanRequest | None) -> Result:
 
 
 def write(folder: Path, request: PlanRequest) -> Study:
-    """Write settings and specs of a new study, and its parts of the data. Raises what `plan` does."""
+    """Write settings, specs and data parts of a new study. Raises the problems of `plan`."""
     if folder.is_dir() and any(folder.iterdir()) and not (folder / FILE).exists():
         message = "it holds other files and no study; train.toml and others of a plan would replace them"
         raise STUDY_SETTINGS.error(f"--study {folder}", message, "name a new folder")
@@ -100,15 +100,15 @@ def write(folder: Path, request: PlanRequest) -> Study:
 
 
 def check_request(request: PlanRequest, base: TrainSpec) -> None:
-    """Whether trainings of the spec `base` can be searched as asked, before there is a study. Raises STUDY_SETTINGS and
-    the problems of an evaluation's spec."""
+    """Check, before a study exists, that a search over trainings of the spec `base` is possible. Raises STUDY_SETTINGS
+    and the problems of an evaluation's spec."""
     settings = checked(_table(request), Path(FILE))
     check_goals(settings, base)
     check_names(settings, base, {EVALUATE: spec.load(request.evaluate, "evaluate")} if request.evaluate else {})
 
 
 def _table(request: PlanRequest) -> dict[str, Any]:
-    """Options as study.toml has them."""
+    """The options as a table of study.toml."""
     default = "accuracy" if request.evaluate else LOSS
     table: dict[str, Any] = {
         "goals": [_goal(word) for word in request.metric or (default,)],
@@ -131,8 +131,8 @@ def _table(request: PlanRequest) -> dict[str, Any]:
 
 
 def _divide(table: dict[str, Any], runs: int) -> None:
-    """Divide `runs` trainings into trials and re-runs. Re-runs are at most a third, as many as the finals ask for or
-    fewer; finals that the user names stay. Raises STUDY_SETTINGS."""
+    """Divide `runs` trainings into trials and re-runs. Re-runs are at most a third, and at most as many as the finals
+    need; finals that the user sets are kept. Raises STUDY_SETTINGS."""
     if table.get("max_trials") is not None:
         raise STUDY_SETTINGS.error("--runs", "--trials counts trials alone, --runs re-runs too", "give one of the two")
     finals = table.get("finals")
@@ -147,7 +147,7 @@ def _divide(table: dict[str, Any], runs: int) -> None:
 
 
 def _reruns(finals: Any) -> int:
-    """0 for wrong finals, which `checked` reports."""
+    """The number of re-runs; 0 for invalid finals, which `checked` reports."""
     try:
         return Finals.model_validate(finals).reruns
     except ValidationError:
@@ -155,14 +155,14 @@ def _reruns(finals: Any) -> int:
 
 
 def _goal(word: str) -> dict[str, str]:
-    """NAME or NAME:maximize; without a direction, a loss is minimized and everything else maximized."""
+    """Parse NAME or NAME:maximize; without a direction, a loss is minimized and everything else maximized."""
     metric, _, direction = word.partition(":")
     usual = "minimize" if any(part in metric for part in LESS_IS_BETTER) else "maximize"
     return {"metric": metric, "direction": direction or usual}
 
 
 def _write_first(study: Study, first: list[dict[str, Any]]) -> list[Path]:
-    """The specs of the first trials for a person; the trials write their own."""
+    """Write the specs of the first trials as a preview; the trials write their own."""
     steps = study.algorithm.rungs[0][0] if study.by_steps else None
     paths = []
     for row in first:

@@ -1,9 +1,9 @@
 """The report of a study: best_spec.toml, best.json, report.html, and the study for optuna-dashboard.
 
-It compares the untrained model, the template and the best trials, with confidence intervals; tests the winner against
-the template on the test set; and shows the selection bias and the importance of each parameter. The charts are SVG made
-here, since plotly, which optuna.visualization needs, makes a page of four megabytes. optuna.log is an export: changes
-in it have no effect.
+It compares the base model, the template and the best trials, with confidence intervals; tests the winner against the
+template on the test set; and shows the selection bias and the importance of each parameter. The charts are our own SVG,
+since plotly, which optuna.visualization needs, makes a page of four megabytes. optuna.log is an export: changes in it
+have no effect.
 """
 
 from __future__ import annotations
@@ -168,12 +168,12 @@ def _table(finals: FinalRuns) -> list[Row]:
 
 
 def _tests_of(history: History, prefix: str) -> list[str]:
-    """The names in history.scores of the test evaluations of a trial or the baseline: one, or one for each seed."""
+    """The names in history.scores of the test evaluations of a trial or the baseline: one, or one per seed."""
     return sorted(name for name in history.scores if name == prefix or name.startswith(f"{prefix}/"))
 
 
 def _comparisons(history: History) -> list[Row]:
-    """For each seed the paired comparison of template and winner on the test set."""
+    """The paired comparison of template and winner on the test set, for each seed."""
     rows: list[Row] = []
     if history.winner is None or history.template is None or history.template.number == history.winner:
         return rows
@@ -194,8 +194,7 @@ def _comparisons(history: History) -> list[Row]:
 
 
 def _accuracy_by_kind(history: History, winner: Trial | None) -> list[Row]:
-    """Accuracy by kind of question on the test set: of the untrained model, and of the first runs of template and
-    winner."""
+    """Accuracy by kind of question on the test set: of the base model, and of the first runs of template and winner."""
     tests = {"baseline": f"{TESTS}/{BASELINE}"}
     for who, trial in (("template", history.template), ("winner", winner)):
         tests |= {who: test_of(trial)} if trial else {}
@@ -257,7 +256,7 @@ def _omega_squared(parameter: Parameter, trials: Sequence[Trial], ranks: dict[in
 
 
 def _bin_of(parameter: Parameter, trial: Trial) -> Any:
-    """The bin of the parameter's range with the trial's value; None, also a bin, where the parameter does not apply."""
+    """The bin of a trial's value in the parameter's range; None, also a bin, if the parameter does not apply."""
     if parameter.name not in trial.values:
         return None
     unit = parameter.unit(trial.values[parameter.name])
@@ -283,8 +282,8 @@ def _history_chart(study: Study, history: History) -> Drawn | None:
 
 
 def _parallel_coordinates(study: Study, ranked: list[Trial]) -> dict[str, Any]:
-    """Axes and lines of the chart with parallel coordinates. The best trials come last and darkest; the last axis is
-    the rank, 0..1 with the best at 1."""
+    """Axes and lines of the parallel-coordinates chart. The best trials come last and darkest; the last axis is the
+    rank, 0..1 with the best at 1."""
     parameters = study.space.parameters
     axes = [*(parameter.short_name for parameter in parameters), "rank"]
     step = (PARALLEL_WIDTH - 2 * PARALLEL_MARGIN) / max(1, len(axes) - 1)
@@ -307,7 +306,7 @@ def _parallel_coordinates(study: Study, ranked: list[Trial]) -> dict[str, Any]:
 
 
 def _parameter_charts(study: Study, history: History) -> list[dict[str, Any]]:
-    """For each parameter a chart of results by value, the best on top. Only completed trials are comparable: a pruned
+    """A chart of results by value for each parameter, the best on top. Only completed trials are comparable: a pruned
     one was trained for fewer steps."""
     results = {trial.number: -study.goal.loss(trial.measured[-1].objectives[0]) for trial in history.completed}
     low, high = min(results.values(), default=0.0), max(results.values(), default=0.0)
@@ -333,7 +332,7 @@ def _parameter_charts(study: Study, history: History) -> list[dict[str, Any]]:
 
 
 def export_optuna(study: Study, history: History, path: Path) -> None:
-    """Write the ended trials as a journal of optuna, to be shown by: optuna-dashboard FOLDER/optuna.log"""
+    """Write the ended trials as an optuna journal, for: optuna-dashboard FOLDER/optuna.log"""
     optuna, journal = require("optuna", EXTRA), require("optuna.storages.journal", EXTRA)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     files.remove(path, owner=study.folder)
@@ -367,7 +366,7 @@ def export_optuna(study: Study, history: History, path: Path) -> None:
 
 
 def _widened(parameter: Parameter, value: Any) -> Any:
-    """The optuna distribution of a parameter, widened to contain `value`: the template's may lie outside of the range,
+    """The optuna distribution of a parameter, widened to contain `value`: the template's may be outside of the range,
     which optuna refuses."""
     distributions = require("optuna.distributions", EXTRA)
     if parameter.options:

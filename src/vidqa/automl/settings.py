@@ -1,10 +1,10 @@
-"""The settings of a study: study.toml in its folder, beside the specs that it is about.
+"""The settings of a study: study.toml in its folder, beside its specs.
 
     spec = "train.toml"            # copied by `plan`: the template, whose values are trial 0
-    evaluation = "evaluate.toml"   # where the goal is a metric of an evaluation
-    test = "test.toml"             # read once, when the winner is known
+    evaluation = "evaluate.toml"   # if the goal is a metric of an evaluation
+    test = "test.toml"             # run once, for the winner
 
-The description of a key says what it means; references/automl.md shows them in use.
+Each key has a description; references/automl.md shows them in use.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from vidqa.jobs.resources import Resources
 
 FILE = "study.toml"
 TRAIN, EVALUATE, TEST = "train.toml", "evaluate.toml", "test.toml"
-ON_THIS_MACHINE = ("local", "docker")  # platforms whose jobs use its GPUs
-FROM_TRAINING = ("val/", "train/", "perf/")  # metrics that a training writes itself
+ON_THIS_MACHINE = ("local", "docker")  # platforms whose jobs use this machine's GPUs
+FROM_TRAINING = ("val/", "train/", "perf/")  # prefixes of metrics that a training writes itself
 
 
 class _Table(BaseModel):
@@ -34,7 +34,7 @@ class _Table(BaseModel):
 
 
 class Limits(_Table):
-    """A study ends when its trials are done, or when the first of these is reached; nothing is no limit."""
+    """Limits of a study: it ends when its trials are done, or at the first of these. An unset limit does not apply."""
 
     wall_hours: float | None = Field(default=None, gt=0, description="Hours that controllers of the study have worked.")
     gpu_hours: float | None = Field(default=None, gt=0, description="GPU hours of all its jobs.")
@@ -46,19 +46,19 @@ class Limits(_Table):
 
 
 class Finals(_Table):
-    """Re-runs after the search. An empty list of seeds leaves them out."""
+    """Re-runs after the search. An empty list of seeds disables them."""
 
     top: int = Field(default=3, ge=1, description="Best trials that are retrained.")
     seeds: list[int] = Field(default=[1, 2, 3], description="Seeds of the re-runs.")
 
     @property
     def reruns(self) -> int:
-        """Trainings at most: of the best trials, and of the template."""
+        """The largest number of re-runs: of the best trials, and of the template."""
         return len(self.seeds) * (self.top + 1)
 
 
 class Steps(_Table):
-    """Optimizer steps of a trial; unset, it trains as long as the template, or as its own epochs say."""
+    """Optimizer steps of a trial; if unset, it trains as long as the template, or for its own epochs."""
 
     shortest: int | None = Field(default=None, ge=1, description="End of the first rung; unset: longest / reduction^2.")
     longest: int | None = Field(default=None, ge=1, description="Of the longest training; unset: the template's.")
@@ -66,7 +66,7 @@ class Steps(_Table):
 
 
 class Place(Resources):
-    """Where jobs run."""
+    """Platform resources of the study's jobs, and sharing of GPUs."""
 
     trials_per_gpu: int = Field(
         default=1, ge=1, le=8, description="Trials that share a GPU of this machine, each with its part of the memory."
@@ -74,7 +74,7 @@ class Place(Resources):
 
 
 class Settings(_Table):
-    """Everything that a search depends on, beside the specs."""
+    """All settings of a search, beside the specs."""
 
     platform: str = Field(default="local", description="local, docker, slurm or kubernetes.")
     algorithm: str = Field(default="bayesian", description="How values are chosen.")
@@ -103,7 +103,7 @@ class Settings(_Table):
 
 
 def read_settings(folder: Path) -> Settings:
-    """Raises STUDY_MISSING, STUDY_SETTINGS with everything that is wrong."""
+    """Read study.toml. Raises STUDY_MISSING, STUDY_SETTINGS with all errors."""
     path = folder / FILE
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -115,7 +115,7 @@ def read_settings(folder: Path) -> Settings:
 
 
 def checked(table: dict[str, Any], where: Path) -> Settings:
-    """A table as settings. Raises STUDY_SETTINGS."""
+    """Validate a table as settings. Raises STUDY_SETTINGS."""
     try:
         settings = Settings.model_validate(table)
     except ValidationError as wrong:
@@ -126,7 +126,7 @@ def checked(table: dict[str, Any], where: Path) -> Settings:
 
 
 def write_settings(folder: Path, settings: Settings) -> None:
-    """Raises ENV_FILE_REFUSED."""
+    """Write study.toml. Raises ENV_FILE_REFUSED."""
     import tomli_w
 
     with refused_writes(folder / FILE):

@@ -1,4 +1,4 @@
-"""The search space of a study: the keys of a train spec that are searched, and their ranges.
+"""The search space of a study: the searched keys of a training spec, and their ranges.
 
 `search_space` builds it from the schema and the options --range, --fix and --only. The template is the spec that the
 study starts from; trial 0 has its values.
@@ -33,7 +33,7 @@ from vidqa.spec.models import TrainSpec
 
 BATCH, MICRO, EPOCHS = "train.train_batch_per_replica", "train.train_policy.mini_batch", "train.epoch"
 LORA = "policy.lora"
-NONE = "none"  # what TOML, which has no null, writes for a key that is fixed to be unset
+NONE = "none"  # stands in TOML, which has no null, for a key that is fixed to be unset
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Space:
         return (parameter for parameter in self.parameters if parameter.applies(values))
 
     def applicable_values(self, values: Values) -> dict[str, Any]:
-        """The values without those of parameters whose condition they do not meet, in the order of the space."""
+        """The values of the parameters whose condition holds, in the order of the space."""
         applying: dict[str, Any] = {}
         for parameter in self.parameters:
             if parameter.name in values and parameter.applies(applying):
@@ -65,7 +65,7 @@ class Space:
         return applying
 
     def default(self, spec: TrainSpec) -> dict[str, Any]:
-        """The template's own values of all applicable parameters; the middle of the range where it has none."""
+        """The template's values of all applicable parameters; the middle of the range for unset ones."""
         values: dict[str, Any] = {}
         for parameter in self.parameters:
             if parameter.applies(values):
@@ -80,7 +80,7 @@ class Space:
         return _with_values(spec, {**self.fixed, **self.applicable_values(values)})
 
     def as_searched(self, values: Values) -> dict[str, Any]:
-        """Values by hand, as the search has them: full names of keys, and "none" where that is a name."""
+        """Convert values by hand to the search's form: full names of keys, and None as "none" if that is an option."""
         full = _full_names(values)
         names_none = {name for name in full if full[name] is None and name in self and self[name].holds("none")}
         return full | dict.fromkeys(names_none, "none")
@@ -117,11 +117,9 @@ def search_space(
     by_steps: bool = False,
 ) -> Space:
     """The search space of the template `spec`: the keys that the schema searches by default, with `ranges` (by key, as
-    on the command line) added or replaced, and without the `fixed` keys. With `only`, these keys alone are searched.
-
+    on the command line) added or replaced, and without the `fixed` keys. With `only`, only these keys are searched.
     `samples` and `ranks` bound the batch. `by_steps`: the study sets the number of steps of a trial, so the epochs are
-    not searched. Raises AUTOML_RANGE with all problems of the options.
-    """
+    not searched. Raises AUTOML_RANGE with all problems of the options."""
     ranges, fixed, only_keys = _full_names(ranges), _full_names(fixed), _full_names(dict.fromkeys(only, ""))
     not_in_only = [
         RANGE.at(f"--range {key}", f"{key} has a range and is not among --only", "name it in --only, too")
@@ -159,14 +157,14 @@ def search_space(
 
 
 def _spec_keys(spec: TrainSpec) -> list[str]:
-    """Every key of a spec. A table of learning rates counts as one key for each part of the model that it names."""
+    """Every key of a spec. A table of learning rates counts as one key per part of the model that it names."""
     rates = spec.train.optm_lr
     parts = [f"{LEARNING_RATE}.{part}" for part in rates] if isinstance(rates, dict) else [LEARNING_RATE]
     return [name for key in leaves(ACTION) for name in (parts if key == LEARNING_RATE else [key])]
 
 
 def _default_keys(base: TrainSpec, *, by_steps: bool) -> set[str]:
-    """The keys that are searched unless the user says otherwise (`default` in the schema's x-automl)."""
+    """The keys that are searched by default (`default` in the schema's x-automl)."""
     keys = {key for key in _spec_keys(base) if declared(key).get("default") and _applies(key, base)}
     return keys - {EPOCHS} if by_steps or base.train.max_num_steps is not None else keys
 
@@ -229,8 +227,8 @@ def _refused_values(parameter: Parameter, spec: TrainSpec) -> list[Problem]:
 
 
 def _condition(key: str, parameters: list[Parameter], spec: TrainSpec) -> Condition | None:
-    """The condition of a key that means something only with some values of another searched key; None if it always
-    does. Raises AUTOML_RANGE if it never does."""
+    """The condition of a key that has an effect only with some values of another searched key; None if it always has.
+    Raises AUTOML_RANGE if it never has."""
     for parent, values in declared(key).get("only_where", {}).items():
         searched = next((parameter for parameter in parameters if parameter.name == parent), None)
         if searched is not None:
@@ -248,7 +246,7 @@ def _with_batches(
     parameters: list[Parameter], spec: TrainSpec, samples: int | None, ranks: int, notes: list[str]
 ) -> list[Parameter]:
     """The parameters with a range of the batch per rank whose values are multiples of the micro-batch and at most the
-    samples of a rank. Adds what it changes to `notes`."""
+    samples of a rank. Adds its changes to `notes`."""
     by_name = {parameter.name: parameter for parameter in parameters}
     batch = by_name.get(BATCH)
     if batch is None or batch.options:
@@ -273,7 +271,7 @@ def _with_batches(
 
 
 def _parents_first(parameters: list[Parameter]) -> list[Parameter]:
-    """The parameters in the order of the spec, except that one comes after those that it depends on."""
+    """The parameters in the order of the spec, except that each comes after those that it depends on."""
     names = [parameter.name for parameter in parameters]
 
     def parents(parameter: Parameter) -> list[str]:

@@ -1,11 +1,11 @@
-"""The specs of a study's jobs, from the values of a trial; first the values are repaired.
+"""The specs of a study's jobs, from the repaired values of a trial.
 
 Values that are proposed key by key can break a rule over several keys, such as a batch that is a multiple of the
-micro-batch. Where changing proposed values mends that, the trial trains with the changed ones and records a note.
+micro-batch. If changing proposed values repairs that, the trial trains with the changed ones and records a note.
 
-A study writes specs for a trial up to a rung, its evaluation, a re-run, and the model before training. With rungs, a
-trial trains at a constant rate after a warm-up of fixed length, so that its first steps are the same wherever it ends;
-a schedule that decays towards the end of a rung would differ between rungs and restarts. The re-runs after the search
+A study writes specs for a trial up to a rung, its evaluation, a re-run, and the baseline evaluation. With rungs, a
+trial trains at a constant rate after a warm-up of fixed length, so that its first steps do not depend on its end; a
+schedule that decays towards the end of a rung would differ between rungs and restarts. The re-runs after the search
 train to the end with the template's own decay.
 """
 
@@ -35,14 +35,14 @@ SPEC = "spec.toml"
 GPU_MEMORY = "engine.gpu_memory_gib"
 WARMUP_EPOCHS = "train.optm_warmup_epochs"
 TARGETS, SAVED = "policy.lora.target_modules", "policy.lora.modules_to_save"
-Change = tuple[str, Any, str]  # the key, its new value, why
+Change = tuple[str, Any, str]  # the key, its new value, the reason
 
 
 def repaired(space: Space, template: TrainSpec, values: Values) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """(values of a trial, notes of the changes). Proposed `values` whose condition is not met are dropped, missing ones
-    are the template's, and values that break a rule are changed.
+    """The values of a trial, and notes of the changes. Proposed `values` whose condition is not met are dropped,
+    missing ones are the template's, and values that break a rule are changed.
 
-    Raises AUTOML_RANGE for a value that the spec refuses, and for a rule that no change mends.
+    Raises AUTOML_RANGE for a value that the spec refuses, and for a rule that no change repairs.
     """
     complete, notes = _complete(space, template, values)
     for repair in REPAIRS:
@@ -58,7 +58,7 @@ def repaired(space: Space, template: TrainSpec, values: Values) -> tuple[dict[st
 
 
 def _complete(space: Space, template: TrainSpec, values: Values) -> tuple[dict[str, Any], list[str]]:
-    """A value for every parameter that applies, and notes of what was dropped or added."""
+    """A value for every applicable parameter, and notes of dropped or added ones."""
     default = space.default(template)
     complete: dict[str, Any] = {}
     notes = []
@@ -76,12 +76,12 @@ def _complete(space: Space, template: TrainSpec, values: Values) -> tuple[dict[s
 
 
 def _value(key: str, space: Space, template: TrainSpec, values: Values) -> Any:
-    """The value that a trial has for a key: proposed, fixed by the study, or the template's."""
+    """The value of a key in a trial: proposed, fixed by the study, or the template's."""
     return values[key] if key in values else space.fixed.get(key, value_at(template, key))
 
 
 def _repair_batch(space: Space, template: TrainSpec, values: Values) -> Change | None:
-    """The batch per rank must be a multiple of the micro-batch, and not exceed the samples of a rank."""
+    """Repair the batch per rank: it must be a multiple of the micro-batch, and not exceed the samples of a rank."""
     batch, micro = (_value(key, space, template, values) for key in (BATCH, MICRO))
     limit = batch if space.samples is None else min(batch, space.samples // space.ranks)
     multiple = limit // micro * micro
@@ -94,7 +94,7 @@ def _repair_batch(space: Space, template: TrainSpec, values: Values) -> Change |
 
 
 def _repair_warmup(space: Space, template: TrainSpec, values: Values) -> Change | None:
-    """The warm-up must be shorter than the training."""
+    """Repair the warm-up: it must be shorter than the training."""
     warmup, epochs = (_value(key, space, template, values) for key in (WARMUP_EPOCHS, EPOCHS))
     if WARMUP_EPOCHS in values and warmup is not None and warmup >= epochs:
         return WARMUP_EPOCHS, epochs / 2, f"the training has {epochs} epochs"
@@ -102,7 +102,7 @@ def _repair_warmup(space: Space, template: TrainSpec, values: Values) -> Change 
 
 
 def _repair_targets(space: Space, template: TrainSpec, values: Values) -> Change | None:
-    """No module may both have an adapter and train in full."""
+    """Repair LoRA targets: no module may both have an adapter and train in full."""
     if template.policy.lora is None or not {TARGETS, SAVED} & values.keys():
         return None
     targets, saved = (_value(key, space, template, values) for key in (TARGETS, SAVED))
@@ -138,8 +138,8 @@ def _new_errors(space: Space, template: TrainSpec, trial: TrainSpec) -> list[Pro
 
 
 def preview_trials(study: Study, trials: list[Trial], count: int) -> list[dict[str, Any]]:
-    """The next `count` trials that the algorithm would start after `trials`, one after the other: number, proposer,
-    values, repairs. Nothing is started or written. Fewer where the algorithm waits for results."""
+    """The next `count` trials that the algorithm would start after `trials`, in order: number, proposer, values,
+    repairs. Nothing is started or written. Fewer if the algorithm waits for results."""
     rows: list[dict[str, Any]] = []
     trials = list(trials)
     while len(rows) < count:
@@ -159,8 +159,8 @@ def preview_trials(study: Study, trials: list[Trial], count: int) -> list[dict[s
 
 
 def trial_changes(study: Study, values: Mapping[str, Any], steps: int | None, out: Path) -> dict[str, Any]:
-    """Changes of the template for a trial's training, by dotted key; its runs go to `out`. `steps` is the optimizer
-    step at which it ends; with None the trial's own epochs decide."""
+    """Changes of the template for a trial's training, by dotted key; its runs go to `out`. It ends at the optimizer
+    step `steps`; with None after the trial's own epochs."""
     changes = _common_changes(study, values, study.data, out)
     if steps is None:
         return changes
@@ -189,20 +189,20 @@ def rerun_changes(study: Study, values: Mapping[str, Any], seed: int, folder: Pa
 
 
 def _common_changes(study: Study, values: Mapping[str, Any], data: Mapping[str, Any], out: Path) -> dict[str, Any]:
-    """Values, data, memory limit and output folder, which search and re-run have in common."""
+    """Values, data, memory limit and output folder, for both search and re-run."""
     changes = {**study.space.fixed, **study.space.applicable_values(values), **data}
     changes |= _memory_limit(study, changes, study.base)
     return {**changes, "train.output_dir": str(out), "train.resume": False}
 
 
 def _memory_limit(study: Study, changes: Mapping[str, Any], base: Spec) -> dict[str, Any]:
-    """The GPU memory limit of a job: its share of a shared GPU, but no more than the limit of its own spec."""
+    """The GPU memory limit of a job: its share of a shared GPU, but at most the limit of its own spec."""
     limits = (study.memory_gib, changes.get(GPU_MEMORY, value_at(base, GPU_MEMORY)))
     return {GPU_MEMORY: min((limit for limit in limits if limit is not None), default=None)}
 
 
 def _epochs_and_warmup(study: Study, base: TrainSpec, values: Mapping[str, Any], steps: int) -> tuple[int, int]:
-    """(epochs that suffice for `steps` optimizer steps, warm-up steps of a training of that length)."""
+    """Epochs that suffice for `steps` optimizer steps, and warm-up steps of a training of that length."""
     trial = study.space.trial_spec(base, values)
     samples = train_samples(trial)
     per_epoch = spec.steps_per_epoch(trial, samples) if samples else 0
@@ -212,7 +212,7 @@ def _epochs_and_warmup(study: Study, base: TrainSpec, values: Mapping[str, Any],
 
 
 def write_training(study: Study, changes: Mapping[str, Any], folder: Path) -> Path:
-    """Write the template with `changes` as a training spec into `folder`; its path. Raises the errors of the spec."""
+    """Write the template with `changes` as a spec into `folder`; returns its path. Raises the errors of the spec."""
     training = with_values(study.base, changes)
     raise_errors(spec.check(training))
     path = folder / SPEC
@@ -222,7 +222,7 @@ def write_training(study: Study, changes: Mapping[str, Any], folder: Path) -> Pa
 
 def write_evaluation(study: Study, name: str, run_dir: Path | None, folder: Path) -> Path:
     """Write the study's evaluation spec `name` into `folder`, set to evaluate the best export of the run in `run_dir`,
-    or without a run the model before training; its path. Frames and prompt are those of the training."""
+    or without a run the base model; returns its path. Frames and prompt are those of the training."""
     if run_dir is None:
         model, revision = study.base.policy.model_name_or_path, study.base.policy.model_revision
         table = {evaluate_key: value_at(study.base, train_key) for evaluate_key, train_key in SAME_IN_BOTH.items()}

@@ -1,6 +1,5 @@
-"""The status of an AutoML study, as data for --json and as text. It is read from the study's journal alone: no lock is
-taken, and a thousand trials take no time.
-"""
+"""The status of an AutoML study, as data for --json and as text. It is read from the study's journal alone, without a
+lock, and is fast for a thousand trials."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ from vidqa.core.cli import Result, command
 from vidqa.core.problem import ProblemError
 from vidqa.jobs import records
 
-TOP_TRIALS = 10  # best trials that a status lists
+TOP_TRIALS = 10  # best trials in a status
 
 
 def status(folder: Path) -> Result:
-    """State, counts, hours, best and running trials of the study in `folder`, and the command to run next. Raises
+    """State, counts, hours, best and running trials of the study in `folder`, and the next command. Raises
     STUDY_MISSING, JOURNAL_BROKEN."""
     journal = read_started(folder)
     history, controller = journal.history, controller_of(folder)
@@ -39,8 +38,8 @@ def status(folder: Path) -> Result:
 
 
 def read_started(folder: Path) -> JournalContent:
-    """The journal of a study. Raises STUDY_MISSING for a study that was planned and not started, or a folder without
-    one, and JOURNAL_BROKEN for a damaged journal."""
+    """Read the journal of a study. Raises STUDY_MISSING for a study that was planned but not started, or a folder
+    without one, and JOURNAL_BROKEN for a damaged journal."""
     journal = read(folder)
     if not journal.events:
         planned = (folder / FILE).is_file()
@@ -51,8 +50,8 @@ def read_started(folder: Path) -> JournalContent:
 
 
 def _state(history: History, *, has_controller: bool) -> str:
-    """searching; finishing: the search is over, re-runs and tests are not; finished; stopped: by a request or a
-    problem; interrupted: its controller died."""
+    """The state in a word: searching; finishing: the search is over, re-runs and tests are not; finished; stopped: by a
+    request or a problem; interrupted: its controller died."""
     if history.finished:
         return "finished"
     if not has_controller:
@@ -77,7 +76,7 @@ def trial_row(trial: Trial) -> dict[str, Any]:
 
 
 def _totals(history: History) -> dict[str, Any]:
-    """What --json says of the study as a whole."""
+    """The fields of --json for the study as a whole."""
     assert history.created
     settings = history.created["settings"]
     goal = Goal.model_validate(settings["goals"][0])
@@ -105,7 +104,7 @@ def _totals(history: History) -> dict[str, Any]:
 
 
 def _hours_left(history: History) -> float | None:
-    """Hours that the rest of the search takes at the speed so far, without re-runs and tests. None before the first
+    """Expected hours of the rest of the search at the speed so far, without re-runs and tests. None before the first
     trial has ended, and after the search."""
     ended = sum(trial.state not in ("running", "paused") for trial in history.trials)
     if history.searched is not None or not ended:
@@ -114,7 +113,7 @@ def _hours_left(history: History) -> float | None:
 
 
 def _running_row(history: History, trial: Trial) -> dict[str, Any]:
-    """A running trial with the progress of its job. The job's record is read, not updated: only the controller does."""
+    """A running trial with the progress of its job. The job's record is only read: the controller updates it."""
     names = [name for name in history.work if name.startswith(f"trial-{trial.number}/rung-{trial.rung}/")]
     row: dict[str, Any] = {"number": trial.number, "rung": trial.rung, "values": trial.values}
     if not names:

@@ -1,4 +1,4 @@
-"""A study as it lies in its folder: settings, specs, space, algorithm, and a fingerprint of them all."""
+"""A study in its folder: settings, specs, space, algorithm, and a fingerprint of them all."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FREE = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "
 UNCOUNTED = (
     "name annotations that can be read here, add --set steps.longest=N, or choose --algorithm bayesian"  # remedy
 )
-DRIVER_GIB = 1.0  # of a GPU, which no job can have
+DRIVER_GIB = 1.0  # of a GPU, not available to jobs
 ALONE = "set resources.trials_per_gpu = 1, or use trainings and evaluations of one process on local or docker"
 DECAY = "train.optm_decay_type"
 SIZED = ("cma-es", "pbt")  # algorithms whose population depends on the number of trials
@@ -42,15 +42,15 @@ SIZED = ("cma-es", "pbt")  # algorithms whose population depends on the number o
 
 @dataclass(frozen=True)
 class Study:
-    """Settings, specs, space and algorithm of a search; nothing in it changes while it runs."""
+    """Settings, specs, space and algorithm of a search; all constant while it runs."""
 
     folder: Path
     settings: Settings
     base: TrainSpec
     space: Space
     algorithm: Searcher
-    data: dict[str, Any]  # changes of the template for trials that learn from a share of the videos
-    memory_gib: float | None = None  # of a GPU for each job, where several share it
+    data: dict[str, Any]  # changes of the template for trials on a share of the videos
+    memory_gib: float | None = None  # of a GPU for each job, if several share it
     evaluations: Mapping[str, Spec] = field(default_factory=dict)  # by their files in the folder
 
     @cached_property
@@ -60,12 +60,12 @@ class Study:
 
     @property
     def specs(self) -> list[Spec]:
-        """Of all its jobs."""
+        """The specs of all its jobs."""
         return [self.base, *self.evaluations.values()]
 
     @property
     def goal(self) -> Goal:
-        """The first one, which decides who wins."""
+        """The first goal, which decides the winner."""
         return self.settings.goals[0]
 
     @property
@@ -75,7 +75,7 @@ class Study:
 
     @property
     def by_steps(self) -> bool:
-        """Whether the study sets the steps of a trial, not the trial's epochs."""
+        """Whether the study sets the steps of a trial, instead of the trial's epochs."""
         return self.algorithm.has_rungs or self.settings.steps.longest is not None
 
     @property
@@ -90,7 +90,7 @@ class Study:
 
     @property
     def notes(self) -> list[str]:
-        """Remarks for a person before the search starts."""
+        """Remarks for the user before the search starts."""
         notes = list(self.space.notes)
         if self.settings.algorithm in BY_STEPS and not self.algorithm.has_rungs:
             few = f"{self.longest} steps are too few to divide, so that every trial trains to the end"
@@ -99,13 +99,13 @@ class Study:
 
     @cached_property
     def space_dict(self) -> dict[str, Any]:
-        """The space as JSON gives it back."""
+        """The space in its JSON form."""
         return json.loads(json.dumps(self.space.as_dict()))
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of everything that trials depend on: they compare only while it stays. Limits, platform and
-        concurrency may change; defaults are left out, so that a new version may have more settings."""
+        """SHA-256 of everything that trials depend on: they are comparable only while it is unchanged. Limits, platform
+        and concurrency may change; defaults are left out, so that a new version may have more settings."""
         settings = self.settings
         specs = [name for name in (settings.spec, settings.evaluation) if name]
         specs += [f"{data_share.FOLDER}/{data_share.SHARE}"] if self.data else []
@@ -117,9 +117,9 @@ class Study:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def check_beginning(self) -> None:
-        """Before the first trial; studies that began before these checks go on without. Raises STUDY_SETTINGS for goals
-        of unknown names, and for settings of rungs where there are none; AUTOML_RANGE for searched and fixed keys that
-        the study itself sets in every trial."""
+        """Check a study before its first trial; studies that began before these checks existed skip them. Raises
+        STUDY_SETTINGS for goals of unknown names, and for rung settings without rungs; AUTOML_RANGE for searched and
+        fixed keys that the study itself sets in every trial."""
         check_names(self.settings, self.base, self.evaluations)
         searched = {parameter.name for parameter in self.space.parameters}
         other = {key for key, value in self.space.fixed.items() if value not in (None, value_at(self.base, key))}
@@ -143,7 +143,7 @@ class Study:
             raise STUDY_SETTINGS.error("steps", message, f"leave them out, or choose one of {', '.join(BY_STEPS)}")
 
     def fits(self, history: History) -> None:
-        """Raises STUDY_CHANGED where the trials of a journal were made with another study."""
+        """Raise STUDY_CHANGED if the trials of a journal were made with another study."""
         created = history.created
         if created is None:
             self.check_beginning()
@@ -168,7 +168,7 @@ class Study:
 
 
 def open_study(folder: Path) -> Study:
-    """Raises STUDY_MISSING, STUDY_SETTINGS, and the problems of its specs and its space."""
+    """Open a study. Raises STUDY_MISSING, STUDY_SETTINGS, and the problems of its specs and its space."""
     settings = read_settings(folder)
     return study_of(folder, settings)
 
@@ -194,7 +194,7 @@ def study_of(folder: Path, settings: Settings) -> Study:
 
 
 def with_constant_rate(study: Study) -> Study:
-    """The study, where the shape of the learning rate is left to it: trials with rungs have a constant one."""
+    """Fix a constant learning rate after warm-up for trials with rungs, unless the user set or searches the decay."""
     settings = study.settings
     if not study.algorithm.has_rungs or DECAY in {*settings.ranges, *settings.fixed, *settings.only}:
         return study
@@ -204,7 +204,7 @@ def with_constant_rate(study: Study) -> Study:
 
 
 def _search(settings: Settings, trained: TrainSpec) -> tuple[Space, Searcher]:
-    """The space and the algorithm, which knows only when it is made whether trials are measured by steps."""
+    """The space and the algorithm; only the algorithm determines whether trials are measured by steps."""
     space = _space(settings, trained, by_steps=settings.steps.longest is not None)
     searcher = _algorithm(settings, trained, space)
     if searcher.has_rungs and settings.steps.longest is None:
@@ -214,8 +214,8 @@ def _search(settings: Settings, trained: TrainSpec) -> tuple[Space, Searcher]:
 
 
 def memory_share(folder: Path, settings: Settings, specs: Sequence[Spec]) -> float | None:
-    """GiB of a GPU for each of the jobs of a study that share it, the same on all GPUs of this machine; None where they
-    share none. Raises STUDY_SETTINGS where they are to share and cannot."""
+    """GiB of a GPU for each of the jobs that share it, the same on all GPUs of this machine; None without sharing.
+    Raises STUDY_SETTINGS if sharing is requested but impossible."""
     jobs, where = settings.resources.trials_per_gpu, f"{folder / FILE} resources.trials_per_gpu"
     if jobs == 1:
         return None
@@ -256,7 +256,7 @@ def _algorithm(settings: Settings, base: TrainSpec, space: Space) -> Searcher:
 
 
 def _longest(settings: Settings, base: TrainSpec) -> int:
-    """Steps of the longest training; 1 where they are not known and no rung depends on them. Raises USAGE."""
+    """Steps of the longest training; 1 if they are unknown and no rung depends on them. Raises USAGE."""
     if settings.steps.longest:
         return settings.steps.longest
     samples = train_samples(base)
@@ -268,8 +268,8 @@ def _longest(settings: Settings, base: TrainSpec) -> int:
 
 
 def open_with_journal(folder: Path) -> tuple[Study, JournalContent]:
-    """A study and its journal. Raises what `open_study` does, JOURNAL_BROKEN, and STUDY_CHANGED where the two do not
-    fit."""
+    """Open a study and its journal. Raises the problems of `open_study`, JOURNAL_BROKEN, and STUDY_CHANGED if the two
+    do not match."""
     study, journal = open_study(folder), read(folder)
     study.fits(journal.history)
     return study, journal

@@ -1,10 +1,10 @@
 """The jobs of an AutoML study, their GPUs on this machine, and the detection of jobs that hang.
 
-The unit is a `Work`: one training or evaluation of a trial, named after its folder in the study. A work has
-one job, which is found again by the journal when a controller was killed and another takes over. A job that its machine
-or platform ended is retried; that is not a failure of the trial.
+The unit is a `Work`: one training or evaluation of a trial, named after its folder in the study. A work has one job,
+which the next controller finds through the journal if a controller was killed. A job that its machine or platform ended
+is retried; that is not a failure of the trial.
 
-On this machine a job gets GPUs of its own, or shares them with as many jobs as the settings say, through
+On this machine a job gets its GPUs exclusively, or shares them with as many jobs as the settings allow, through
 CUDA_VISIBLE_DEVICES. On a cluster the scheduler assigns GPUs.
 """
 
@@ -31,24 +31,24 @@ from vidqa.jobs.platforms import local
 from vidqa.jobs.platforms._base import INFRASTRUCTURE, Failure, State
 from vidqa.jobs.records import JobRecord
 
-RESUBMIT_S = 10.0  # until a submission that the platform refused is repeated
+RESUBMIT_S = 10.0  # delay before a refused submission is repeated
 PRUNE_GRACE_S, STOP_GRACE_S = 5.0, 120.0
 CANCELED, HANGS = "canceled", "hangs"
 Append = Callable[..., Event]  # append(event, **fields) writes to the journal and folds into the history
-# From the first step of a job until another one may join it on a shared GPU. Jobs that start together end together, and
-# the GPU then idles while all of them save; this is about the time that a job takes to end.
+# Delay from the first step of a job until another may start on its shared GPU. Jobs that start together end together,
+# and the GPU is idle while all of them save; this is about the time that a job takes to end.
 STAGGER_S = 15.0
 
 
 class Jobs:
-    """Submits, polls, retries and cancels the jobs of a study. `ready` are the checks that a launch has passed."""
+    """Submits, polls, retries and cancels the jobs of a study. `ready` runs the checks before a launch."""
 
     def __init__(self, history: History, append: Append, limits: Limits, ready: Ready, gpus: GpuAllocator) -> None:
         self.history, self.append, self.retries, self.ready = history, append, limits.retries, ready
         self.hangs = HangDetection(limits.silent_hours * 3600)
         self.gpus = gpus
-        self.not_before: dict[str, float] = {}  # by work, on the monotonic clock: no submission earlier
-        self.refusals: dict[str, int] = {}  # by work, in all
+        self.not_before: dict[str, float] = {}  # by work, on the monotonic clock: earliest time of the next submission
+        self.refusals: dict[str, int] = {}  # by work, the total
         self.running: set[str] = set()  # works that this controller saw running
         self.first_steps: dict[str, float] = {}  # by job, on the monotonic clock
 
@@ -56,7 +56,7 @@ class Jobs:
         """Advance the work `name`, and return its end event; None until it has ended. Work without a job is submitted
         once GPUs are free for its processes.
 
-        Raises STUDY_INTERRUPTED when the platform has refused or ended it more often than limits.retries allows.
+        Raises STUDY_INTERRUPTED if the platform has refused or ended it more often than limits.retries allows.
         """
         work = self.history.work.get(name)
         if work and work.ended:
@@ -85,7 +85,7 @@ class Jobs:
         return self._end(name, record, _failure(record))
 
     def used_gpus(self) -> list[tuple[str, int]]:
-        """(GPU, how many jobs may share it) for each GPU of each running job."""
+        """Each GPU of each running job, with the number of jobs that may share it."""
         return [(gpu, work.places) for _, work in self.unfinished_work() for gpu in work.gpus]
 
     def _starting_gpus(self) -> set[str]:
@@ -97,7 +97,7 @@ class Jobs:
         return {gpu for first_step, work in started if now - first_step < STAGGER_S for gpu in work.gpus}
 
     def _note_first_step(self, job_id: str) -> None:
-        """Noted at every poll, not when another job wants to join the GPU: STAGGER_S would then begin too late."""
+        """Record the first step at every poll, not when another job is due: STAGGER_S would then begin too late."""
         if self.gpus.jobs_per_gpu > 1 and job_id not in self.first_steps and attach(job_id).progress().get("step"):
             self.first_steps[job_id] = time.monotonic()
 
@@ -122,7 +122,7 @@ class Jobs:
         cause = _failure(record)
         if time.monotonic() < self.not_before.get(name, 0.0):
             return
-        by_stop = record.cancel_requested is not None  # an end that `stop` asked for is not counted as a retry
+        by_stop = record.cancel_requested is not None  # a stop by `stop` does not count as a retry
         if work.retries >= self.retries and not by_stop:
             message = f"job {record.job_id} ended {work.retries + 1} times: {cause['evidence']}"
             raise STUDY_INTERRUPTED.error(name, message)
@@ -137,15 +137,15 @@ class Jobs:
         self.append("retried", work=name, job_id=job.job_id, why="" if by_stop else cause["evidence"])
 
     def _count_refusal(self, name: str) -> int:
-        """Count a refusal by the platform and delay the next attempt. Returns the refusals in all."""
+        """Count a refusal by the platform and delay the next attempt. Returns the total of refusals."""
         self.not_before[name] = time.monotonic() + RESUBMIT_S
         self.refusals[name] = self.refusals.get(name, 0) + 1
         return self.refusals[name]
 
     def _end(self, name: str, record: JobRecord, cause: Failure | None) -> Event:
-        """Write the end of a work to the journal, with what it cost. `cause` is None where it succeeded."""
+        """Write the end of a work to the journal, with its cost. `cause` is None for success."""
         spent, work = cost.cost_of(record.run_dir), self.history.work.get(name)
-        places = work.places if work else 1  # a job on a shared GPU is charged its part
+        places = work.places if work else 1  # a job on a shared GPU is charged its share
         return self.append(
             "ended",
             work=name,
@@ -158,17 +158,17 @@ class Jobs:
         )
 
     def unfinished_work(self) -> list[tuple[str, Work]]:
-        """(name, work) of every work with a job whose end is not in the journal yet."""
+        """Name and work of every job whose end is not in the journal yet."""
         return [(name, work) for name, work in self.history.work.items() if work.job_id and not work.ended]
 
     def gpu_seconds(self) -> float:
-        """GPU seconds of all jobs of the study, the running ones included."""
+        """GPU seconds of all jobs of the study, including running ones."""
         running = [(attach(work.job_id).record(), work.places) for _, work in self.unfinished_work()]
         spent = [cost.cost_of(record.run_dir).gpu_seconds / places for record, places in running]
         return self.history.gpu_seconds + sum(spent)
 
     def cancel_work(self, prefix: str) -> None:
-        """Cancel the jobs of all works whose names begin with `prefix`, and end these works: nothing retries them."""
+        """Cancel the jobs of all works whose names begin with `prefix`, and end these works without retries."""
         for name, work in self.unfinished_work():
             if name.startswith(prefix):
                 record = attach(work.job_id).cancel(PRUNE_GRACE_S)
@@ -183,8 +183,8 @@ class Jobs:
 
 
 class GpuAllocator:
-    """Assigns this machine's GPUs to jobs. `names` are the GPUs that it may assign, as in CUDA_VISIBLE_DEVICES; none on
-    a platform whose scheduler assigns them. Up to `jobs_per_gpu` jobs share one."""
+    """Assigns this machine's GPUs to jobs. `names` are the GPUs that it may assign, as in CUDA_VISIBLE_DEVICES; empty
+    on a platform whose scheduler assigns them. Up to `jobs_per_gpu` jobs share one."""
 
     def __init__(self, platform: str, gpus: int | None, jobs_per_gpu: int = 1) -> None:
         count = local.gpu_count() if platform in ON_THIS_MACHINE and gpus != 0 else 0
@@ -195,11 +195,9 @@ class GpuAllocator:
         self, used: Sequence[tuple[str, int]], processes: int, starting: Collection[str] = ()
     ) -> list[str] | None:
         """GPUs for the processes of a job, the least loaded first; None if too few have room. A job with more processes
-        than GPUs gets all of them: its launch reports the problem.
-
-        `used` has (GPU, jobs that may share it) of each running job. That number may differ from `jobs_per_gpu`,
-        because a controller may have been restarted with other settings. A GPU of `starting` gets no job now.
-        """
+        than GPUs gets all of them: its launch reports the problem. `used` has (GPU, jobs that may share it) of each
+        running job; that number may differ from `jobs_per_gpu`, because a controller may have been restarted with other
+        settings. GPUs in `starting` are skipped."""
         load = {name: sum((Fraction(1, jobs) for gpu, jobs in used if gpu == name), Fraction()) for name in self.names}
         share = Fraction(1, self.jobs_per_gpu)
         free = [name for name in self.names if load[name] + share <= 1 and name not in starting]
@@ -212,19 +210,19 @@ class GpuAllocator:
 
 
 class HangDetection:
-    """Finds jobs that run without writing log, status or metrics for longer than `limit_s`.
+    """Detects running jobs that have not written log, status or metrics for longer than `limit_s`.
 
-    Silence is counted from this process's first look at the files, not from their modification times: neither a jump of
-    the clock nor a pause of the controller ends a job.
+    Silence is measured from this process's first look at the files, not from their modification times: neither a jump
+    of the clock nor a pause of the controller ends a job.
     """
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
-        # By job: state and marks of its files, and when they last changed.
+        # By job: state and marks of its files, and the time of their last change.
         self.observations: dict[str, tuple[object, float]] = {}
 
     def is_hanging(self, record: JobRecord) -> bool:
-        """Whether a running job has been silent for too long. A job that waits in a queue never hangs."""
+        """Whether a running job has been silent for too long. A queued job never hangs."""
         run_dir = Path(record.run_dir)
         files = (record.log, run_dir / "status.json", run_dir / METRICS)
         now, state = time.monotonic(), (record.state, *map(_file_mark, files))

@@ -1,4 +1,4 @@
-"""Trials as jobs: a training to the end of a rung, an evaluation where the goal needs one, and their results."""
+"""Trials as jobs: a training to the end of a rung, an evaluation if the goal needs one, and their results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEPS_REMEDY = "report it with this run folder and that of the rung before"
 
 
 class Trials:
-    """The trials of a study; `advance` moves a running one on, whatever its state."""
+    """The trials of a study; `advance` processes a running one in any state."""
 
     def __init__(self, study: Study, jobs: Jobs) -> None:
         self.study, self.jobs, self.history = study, jobs, jobs.history
@@ -48,8 +48,8 @@ class Trials:
     def train_and_evaluate(
         self, name: str, train: Callable[[], JobHandle]
     ) -> tuple[Path, Metrics, dict[str, str] | None] | None:
-        """Run folder and metrics of a training and of the study's evaluation of it, or why one failed; None while they
-        run."""
+        """Run folder and metrics of a training with the study's evaluation of it, or the failure of one; None while
+        they run."""
         trained = self.jobs.poll(f"{name}/train", process_count(self.study.base), train)
         if trained is None:
             return None
@@ -69,22 +69,22 @@ class Trials:
 
     @property
     def lacks_baseline(self) -> bool:
-        """Whether the model before training is still to be evaluated. Without an evaluation, the template's training
-        measures it before its first step."""
+        """Whether the baseline, the model before training, still needs an evaluation. Without an evaluation spec, the
+        template's training measures it before its first step."""
         return bool(self.study.settings.evaluation) and BASELINE not in self.history.scores
 
     def advance_baseline(self) -> None:
-        """Move the evaluation of the model before training on."""
+        """Advance the evaluation of the model before training."""
         if self.lacks_baseline and (evaluation := self.study.settings.evaluation):
             self.score_evaluation(BASELINE, evaluation, None)
 
     def score_evaluation(self, name: str, spec_name: str, run_dir: Path | None) -> None:
-        """Advance an evaluation of a run, or of the model before training, and score it at its end."""
+        """Advance an evaluation of a run, or of the model before training, and record its scores at its end."""
         ranks = process_count(self.study.evaluations[spec_name])
         if ended := self.jobs.poll(name, ranks, lambda: self.evaluate(spec_name, run_dir, name)):
             failure, run_dir = ended["failure"], Path(ended["run_dir"])
             self.score(name, {"failed": _failure_text(failure)} if failure else evaluation_metrics(run_dir))
-            if name == BASELINE and not failure:  # a null is a value that this model lacks, and another may have
+            if name == BASELINE and not failure:  # a null metric of this model may have a value in another
                 names = numbers_of(read_object(run_dir / "metrics.json"), types=(int, float, NoneType))
                 self._check_goals(run_dir, names, of_training=False)
 
@@ -97,7 +97,7 @@ class Trials:
         return self._submit("evaluate", specs.write_evaluation(self.study, spec_name, run_dir, folder))
 
     def train_again(self, trial: Trial, seed: int, work: str) -> JobHandle:
-        """The whole training of a trial's values, with the template's schedule and another seed."""
+        """Submit a re-run: the whole training of a trial's values, with the template's schedule and another seed."""
         folder = self.study.folder / folder_of(work)
         changes = specs.rerun_changes(self.study, trial.values, seed, folder)
         return self._submit("train", specs.write_training(self.study, changes, folder))
@@ -123,14 +123,14 @@ class Trials:
         return submit(action, path, settings.platform, settings.resources, ready=self.jobs.ready)
 
     def _target(self, trial: Trial) -> int | None:
-        """All steps at the end of the present rung; None where a training ends by itself."""
+        """The total of steps at the end of the present rung; None if a training ends by its epochs."""
         if not self.study.by_steps:
             return None
         return self.study.algorithm.rungs[trial.bracket][trial.rung]
 
     def _source(self, trial: Trial) -> tuple[Trial, Measured] | None:
-        """The trial and the rung whose last checkpoint this one goes on from: its own, or its parent's of the rung
-        below. None where it starts from the model."""
+        """The trial and rung whose last checkpoint this one resumes from: its own, or its parent's at the previous
+        rung. None if it starts from the base model."""
         if trial.measured:
             return trial, trial.measured[-1]
         if trial.parent is None:
@@ -139,7 +139,7 @@ class Trials:
         return parent, next(result for result in parent.measured if result.rung == trial.rung - 1)
 
     def _check_goals(self, run_dir: Path, measured: Collection[str], *, of_training: bool) -> None:
-        """Raises STUDY_SETTINGS for a goal that no trial can have, since this run does not measure it."""
+        """Raise STUDY_SETTINGS for a goal that no trial can have, since this run does not measure it."""
         for goal in self.study.settings.goals:
             if self.study.settings.of_training(goal.metric) == of_training and goal.metric not in measured:
                 message = f"{run_dir} measures no {goal.metric}; it has {', '.join(sorted(measured)[:40])}"
@@ -175,14 +175,14 @@ def work_name(number: int, rung: int) -> str:
 
 
 def folder_of(work: str) -> Path:
-    """Where the specs and runs of a piece of work lie, from the study's folder."""
+    """The folder for specs and runs of a work unit, relative to the study's folder."""
     first, _, rest = work.partition("/")
     kind, _, number = first.partition("-")
     return Path(f"{kind}s", number, rest) if number else Path(first, rest)
 
 
 def finite(metrics: Mapping[str, Any]) -> Metrics:
-    """The metrics that JSON can hold."""
+    """The metrics that JSON can represent."""
     return {name: value for name, value in metrics.items() if not isinstance(value, float) or math.isfinite(value)}
 
 
@@ -202,7 +202,7 @@ def training_metrics(run_dir: Path) -> Metrics:
 
 
 def before_training(run_dir: Path) -> Metrics:
-    """The validation metrics before the first step, if there are any."""
+    """The validation metrics before the first step; empty without."""
     return next((row for step, row in _rows(run_dir) if step == 0 and LOSS in row), {})
 
 
@@ -216,14 +216,14 @@ def _rows(run_dir: Path) -> list[tuple[int, Metrics]]:
 
 
 def evaluation_metrics(run_dir: Path) -> Metrics:
-    """The numbers of metrics.json by dotted name, and the intervals and slices that reports show."""
+    """The numbers of metrics.json by dotted name, and the intervals and slices for reports."""
     metrics = read_object(run_dir / "metrics.json")
     shown: Metrics = {name: metrics[name] for name in ("accuracy_ci95", "headline", "by_kind") if name in metrics}
     return {**numbers_of(metrics), **shown, "run_dir": str(run_dir)}
 
 
 def objectives_of(goals: Sequence[Goal], metrics: Mapping[str, Any]) -> tuple[list[float], str]:
-    """The values of the goals, or why one is missing: absent, or not finite."""
+    """The values of the goals, or the reason why one is missing: absent, or not finite."""
     values = []
     for goal in goals:
         value = metrics.get(goal.metric)
@@ -245,8 +245,8 @@ def end_step(run_dir: Path) -> int:
 
 
 def check_steps(run_dir: Path, before: int, target: int) -> None:
-    """Of a rung: it went on at the step that the rung before had reached, and took exactly the steps between, so that
-    the steps of all rungs add up to `target`. Raises INTERNAL."""
+    """Check the steps of a rung: it resumed at the step that the previous rung had reached, and took exactly the steps
+    in between, so that the steps of all rungs add up to `target`. Raises INTERNAL."""
     resumes = RunFolder(run_dir).read_run().get("resumes") or [{"step": 0}]
     first, last = int(resumes[0].get("step", -1)), end_step(run_dir)
     if before and first != before:

@@ -1,4 +1,4 @@
-"""The parts of every algorithm: space, goals, limits, and a random stream for each trial."""
+"""The common base of all algorithms: space, goals, limits, and a random stream for each trial."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
 EXTRA = "automl"  # the optional dependency with optuna, cmaes, scipy
-TRIES = 30  # to find values that no trial has
+TRIES = 30  # attempts to find values that no trial has
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """Optimizer steps of the shortest and the longest training of a trial; each rung is `reduction` times as long as
-    the one below it, and one in as many trials reaches it."""
+    """Optimizer steps of the shortest and the longest training of a trial. Each rung is `reduction` times as long as
+    the previous one, and one in `reduction` trials reaches it."""
 
     min_steps: int
     max_steps: int
@@ -39,41 +39,41 @@ class Task:
     fidelity: Fidelity
 
     def stream(self, number: int, salt: int = 0) -> Generator:
-        """The random numbers of one trial: the same ones whenever it is proposed."""
+        """The random generator of one trial, deterministic in seed, number and salt."""
         import numpy as np
 
         return np.random.default_rng([self.seed, number, salt])
 
     def losses(self, measured: Measured) -> tuple[float, ...]:
-        """The objectives as losses."""
+        """The objectives of a result as losses (lower is better)."""
         return tuple(goal.loss(value) for goal, value in zip(self.goals, measured.objectives, strict=True))
 
     def last(self, trial: Trial) -> tuple[float, ...] | None:
-        """The losses of the last measured rung. None: no result, or not all are finite."""
+        """The losses at the last measured rung; None without a result, or if one is not finite."""
         losses = self.losses(trial.measured[-1]) if trial.measured else (math.nan,)
         return losses if all(map(math.isfinite, losses)) else None
 
     def loss(self, trial: Trial, rung: int) -> float | None:
-        """The first goal's loss of a trial at a rung. None: no result, or not finite."""
+        """The first goal's loss of a trial at a rung; None without a result, or if it is not finite."""
         loss = next((self.losses(result)[0] for result in trial.measured if result.rung == rung), math.nan)
         return loss if math.isfinite(loss) else None
 
     def ranked(self, trials: Sequence[Trial], rung: int) -> list[Trial]:
-        """The trials with a result at a rung, the best first; of equal ones the older."""
+        """The trials with a result at a rung, the best first; ties in the order of trial numbers."""
         results = [(loss, trial.number, trial) for trial in trials if (loss := self.loss(trial, rung)) is not None]
         return [trial for _, _, trial in sorted(results, key=lambda row: row[:2])]
 
     def at(self, units: Iterable[float]) -> dict[str, Any]:
-        """The values at a point of the unit cube, one coordinate a parameter, without those that do not apply."""
+        """The values at a point of the unit cube, one coordinate per parameter, without those that do not apply."""
         pairs = zip(self.space.parameters, units, strict=True)
         return self.space.applicable_values({parameter.name: parameter.at(float(unit)) for parameter, unit in pairs})
 
     def units(self, values: Values) -> list[float]:
-        """The point of the unit cube of some values; 0.5 where a parameter does not apply."""
+        """The point of the unit cube for given values; 0.5 for parameters that do not apply."""
         return [one.unit(values[one.name]) if one.name in values else 0.5 for one in self.space.parameters]
 
     def drawn(self, number: int) -> dict[str, Any]:
-        """Values at random: each parameter by its scale and weights, where it applies."""
+        """Random values: each applicable parameter by its scale and weights."""
         return self.at(self.stream(number).random(len(self.space.parameters)))
 
     def spread(self, number: int) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Task:
         return self.at(sequence.random(1)[0])
 
     def unseen(self, values: dict[str, Any], trials: Sequence[Trial]) -> dict[str, Any]:
-        """The values, or, where a trial has them already, values near them that no trial has, if any are found."""
+        """The values or, if a trial already has them, new values near them; unchanged if none are found."""
         tried = {spelling(self.space.applicable_values(trial.values)) for trial in trials}
         if spelling(values) not in tried:
             return values
@@ -99,8 +99,8 @@ class Task:
 
 
 class Searcher:
-    """An algorithm. `rungs`: for each bracket the optimizer steps at the end of each rung, ascending; one bracket of
-    one rung, the whole training, where a subclass sets no others."""
+    """A search algorithm. `rungs`: for each bracket the optimizer steps at the end of each rung, ascending; by default
+    one bracket with one rung, the whole training."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -112,7 +112,7 @@ class Searcher:
 
     @property
     def whole_trainings(self) -> float:
-        """What all trials of the study take, about, in whole trainings."""
+        """Approximate cost of all trials of the study, in whole trainings."""
         return self.task.max_trials
 
     def next(self, trials: Sequence[Trial]) -> Decision:
@@ -126,5 +126,5 @@ class Searcher:
 
 
 def spelling(values: Values) -> str:
-    """The same text for the same values in the order of the space."""
+    """A text that is equal for equal values in the order of the space."""
     return repr(list(values.items()))

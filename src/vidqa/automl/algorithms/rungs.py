@@ -1,8 +1,8 @@
-"""Algorithms with rungs: many trials begin with short trainings, and the best of each rung go on to a longer one.
+"""Multi-fidelity algorithms: many trials begin with short trainings, and the best of each rung continue to the next.
 
 ASHA has one bracket and never waits. Hyperband decides a rung when all of its trials have ended it, and draws trials
-evenly; BOHB asks a tree of Parzen estimators, and `hyperband-de` breeds them by differential evolution. These two learn
-from the longest training that enough trials have had. PBT replaces the worst at each rung by copies of the best.
+evenly; BOHB proposes them by a tree of Parzen estimators, `hyperband-de` by differential evolution. Both learn from the
+longest training that enough trials have had. PBT replaces the worst at each rung by copies of the best.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from vidqa.automl.algorithms.samplers import observed, parzen, startup
 from vidqa.automl.decisions import Decision, Done, Promote, Prune, Start, Trial, Wait
 from vidqa.automl.parameters import Parameter
 
-AT_RANDOM = 0.2  # of the trials that a model could propose, so that no model shuts out a part of the space
-POPULATION = 10  # trials that differential evolution breeds from
-SCALE, CROSSED = 0.5, 0.5  # of differential evolution: the length of its step, and the share of genes that it changes
-# Of population-based training:
+AT_RANDOM = 0.2  # share of random trials, so that a model never excludes a part of the space
+POPULATION = 10  # population of differential evolution
+SCALE, CROSSED = 0.5, 0.5  # of differential evolution: the length of its step, and its crossover rate
+# Constants of population-based training:
 MOST_RUNGS = 10
-REPLACED = 0.25  # of the population, that is replaced at a rung
-AFRESH = 0.25  # probability that a value is drawn anew instead of moved
-MOVED = 0.2  # of the range, at most
+REPLACED = 0.25  # share of the population that is replaced at a rung
+AFRESH = 0.25  # probability that a value is resampled instead of perturbed
+MOVED = 0.2  # largest perturbation as a share of the range
 SMALLEST = 4
 
 
 @dataclass(frozen=True)
 class Bracket:
-    """The optimizer steps in all at the end of each rung, and the number of trials that reach it."""
+    """Cumulative optimizer steps at the end of each rung, and the number of trials that reach it."""
 
     rungs: tuple[int, ...]
     sizes: tuple[int, ...]
 
 
 def ladder(fidelity: Fidelity) -> list[int]:
-    """Steps at the end of each rung, ascending: the whole training, and parts of it by powers of the reduction."""
+    """Steps at the end of each rung, ascending: the whole training, divided by powers of the reduction."""
     steps = [fidelity.max_steps]
     while (below := -(-fidelity.max_steps // fidelity.reduction ** len(steps))) >= fidelity.min_steps:
         if below == steps[-1]:
@@ -48,8 +48,8 @@ def ladder(fidelity: Fidelity) -> list[int]:
 
 
 def brackets(fidelity: Fidelity, max_trials: int) -> list[Bracket]:
-    """Hyperband's brackets, from the one with the most rungs to plain whole trainings and again, until they hold all
-    trials; the last one may be cut short."""
+    """Hyperband's brackets, from the one with the most rungs to whole trainings only, repeated until they hold all
+    trials; the last one may be truncated."""
     steps, by = ladder(fidelity), fidelity.reduction
     rows: list[Bracket] = []
     left = max_trials
@@ -63,13 +63,13 @@ def brackets(fidelity: Fidelity, max_trials: int) -> list[Bracket]:
 
 
 def climb(rungs: Sequence[int], sizes: Iterable[float]) -> float:
-    """Whole trainings that trials take together, of which so many reach the end of each rung."""
+    """Total cost in whole trainings of trials, `sizes` of which reach the end of each rung."""
     return sum(size * (end - begin) for size, begin, end in zip(sizes, (0, *rungs), rungs, strict=False)) / rungs[-1]
 
 
 class Asha(Searcher):
     """ASHA by promotion: a free slot goes to the best trial that may climb a rung, else to a new one. Of the trials
-    measured at a rung, one in `reduction` may go on from its checkpoint."""
+    measured at a rung, one in `reduction` may resume from its checkpoint."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -89,11 +89,11 @@ class Asha(Searcher):
             return Wait()
         if self.task.ranked(trials, len(self.rungs[0]) - 1):
             return Done()
-        # With few trials a rung may promote none: the best one is trained to the end all the same.
+        # With few trials a rung may promote none: the best one is nevertheless trained to the end.
         return self._promotion(trials, 1) or Done()
 
     def _promotion(self, trials: Sequence[Trial], reduction: int) -> Promote | None:
-        """The best paused trial of the highest rung among the best `1 / reduction` of a rung."""
+        """Promote a paused trial of the highest possible rung that is among the best `1 / reduction` of its rung."""
         for rung in range(len(self.rungs[0]) - 2, -1, -1):
             reached = self.task.ranked(trials, rung)
             for trial in reached[: len(reached) // reduction]:
@@ -103,7 +103,7 @@ class Asha(Searcher):
 
 
 class Hyperband(Searcher):
-    """Each rung is decided when all of its trials have ended it; the next bracket fills slots that are free before."""
+    """Hyperband: a rung is decided when all of its trials have ended it; the next bracket fills slots until then."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -125,7 +125,7 @@ class Hyperband(Searcher):
         return Wait() if any(trial.state == "running" for trial in trials) else Done()
 
     def _decision(self, bracket: Bracket, members: Sequence[Trial]) -> Decision | None:
-        """Promotions from the complete rungs, then the others are pruned."""
+        """Promote trials of the complete rungs, then prune the others."""
         if len(members) < bracket.sizes[0]:
             return None
         for rung, size in enumerate(bracket.sizes[1:]):
@@ -143,7 +143,7 @@ class Hyperband(Searcher):
         return self.task.spread(len(trials)), "spread"
 
     def _results(self, trials: Sequence[Trial], enough: int) -> list[tuple[Trial, float]]:
-        """Trials and losses of the longest training that at least `enough` trials have had, the best first."""
+        """Trials and losses at the longest training that at least `enough` trials have had, the best first."""
         by_steps: dict[int, list[tuple[Trial, float]]] = {}
         for trial in trials:
             for rung, steps in enumerate(self.rungs[trial.bracket]):
@@ -155,7 +155,7 @@ class Hyperband(Searcher):
 
 
 class Bohb(Hyperband):
-    """Hyperband whose trials a tree of Parzen estimators proposes."""
+    """Hyperband with proposals by a tree of Parzen estimators (BOHB)."""
 
     def _values(self, trials: Sequence[Trial]) -> tuple[dict[str, Any], str]:
         number = len(trials)
@@ -167,8 +167,8 @@ class Bohb(Hyperband):
 
 
 class HyperbandEvolution(Hyperband):
-    """Hyperband whose trials are bred: a good one, moved by the difference of two others, crossed with a third. It is
-    not DEHB, which has a population for each rung and trains anew there; promotions go on from checkpoints here."""
+    """Hyperband with proposals by differential evolution: a good trial plus the difference of two others, crossed with
+    a third. Unlike DEHB it has no population per rung, and promotions resume from checkpoints."""
 
     def _values(self, trials: Sequence[Trial]) -> tuple[dict[str, Any], str]:
         number = len(trials)
@@ -178,7 +178,7 @@ class HyperbandEvolution(Hyperband):
             return super()._values(trials)
         points = [self.task.units(trial.values) for trial, _ in results]
         target, base, one, other = (points[place] for place in stream.choice(len(points), 4, replace=False))
-        forced = int(stream.integers(len(base)))  # one gene comes from the mutant in any case
+        forced = int(stream.integers(len(base)))  # at least one gene comes from the mutant
         child = []
         for gene, inherited in enumerate(target):
             moved = base[gene] + SCALE * (one[gene] - other[gene])
@@ -188,9 +188,9 @@ class HyperbandEvolution(Hyperband):
 
 
 class Pbt(Searcher):
-    """Population-based training: at each rung the worst, and those that failed, are replaced by copies of the best with
-    other values. A copy begins with the weights of its parent at the end of that rung, so parameters that shape the
-    weights stay. The population leaves room for the copies that the rungs will make."""
+    """Population-based training: at each rung the worst and the failed trials are replaced by copies of the best with
+    other values. A copy starts with its parent's weights at the end of that rung, so parameters that shape the weights
+    are kept. The population leaves room for the copies at later rungs."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -200,7 +200,7 @@ class Pbt(Searcher):
 
     @property
     def whole_trainings(self) -> float:
-        return self.size  # a copy goes on where another trial was given up
+        return self.size  # a copy continues in place of a stopped trial
 
     def next(self, trials: Sequence[Trial]) -> Decision:
         founders = sum(trial.parent is None for trial in trials)
@@ -214,8 +214,7 @@ class Pbt(Searcher):
         return Wait() if any(trial.state == "running" for trial in trials) else Done()
 
     def _decision(self, trials: Sequence[Trial], rung: int) -> Decision | None:
-        """First the copies, for members that failed and for the worst; then the worst are pruned, and the others go
-        on."""
+        """Make copies in place of failed and of the worst members, then prune the worst, and promote the others."""
         reached = self.task.ranked(trials, rung)
         best = max(1, int(len(reached) * REPLACED))
         failed, worst = max(0, self.size - len(reached)), min(best, len(reached) // 2)
@@ -247,13 +246,13 @@ class Pbt(Searcher):
 
 
 def intervals(fidelity: Fidelity) -> list[int]:
-    """Rungs of equal length, the shortest training each, but at most ten."""
+    """Steps at the ends of rungs of equal length, at least the shortest training, and at most MOST_RUNGS."""
     count = max(1, min(MOST_RUNGS, fidelity.max_steps // fidelity.min_steps))
     return [math.ceil(fidelity.max_steps * (rung + 1) / count) for rung in range(count)]
 
 
 def _moved(parameter: Parameter, value: Any, unit: float) -> Any:
-    """Up or down; a value among few moves to its neighbour at least."""
+    """Perturb a value up or down; one of few values moves at least to its neighbour."""
     least = 1 / parameter.count if parameter.count else 0.0
     away = max(MOVED, least) * (2 * unit - 1)
     return parameter.at(parameter.unit(value) + (away if abs(away) >= least else math.copysign(least, away)))

@@ -1,11 +1,11 @@
-"""Algorithms of whole trainings: draws, the grid, optuna's samplers, and CMA-ES.
+"""Algorithms of whole trainings: random draws, the grid, optuna's samplers, and CMA-ES.
 
-Draws and the grid are made here: optuna's samplers of these names need a study that remembers its draws, choices
-instead of ranges for the grid, and know no weights. For its Gaussian process, tree of Parzen estimators and NSGA-II,
-an optuna study is made anew in memory at every call, so that nothing but the trials is to be stored. The state of
-CMA-ES is made anew, too: the trials' extra has the generation of each and, from the second generation on, the trials by
-which the one before was judged. optuna's CmaEsSampler would store a pickle of its state, which anybody could write, and
-draws names independently.
+Draws and the grid are implemented here: optuna's samplers of these names need a study that stores its draws, choices
+instead of ranges for the grid, and have no weights. For its Gaussian process, tree of Parzen estimators and NSGA-II, an
+optuna study is rebuilt in memory at every call, so that only the trials need to be stored. The state of CMA-ES is
+rebuilt, too: the trials' `extra` has the generation of each and, from the second generation on, the trials that the
+previous one was evaluated by. optuna's CmaEsSampler would store a pickle of its state, which anybody could write, and
+samples categorical parameters independently.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
-MOST_GP = 300  # results; the time of a Gaussian process grows with their third power
-NSGA_POPULATION = 20  # at most
-CMA_WIDTH = 1 / 6  # of the first generation, as a share of the range
-CMA_TRIES = 20  # to draw a point inside of the bounds, before one on them is taken
-CMA_ES = "cma-es"  # the proposer, and the notes in the extra of its trials
+MOST_GP = 300  # most results; the time of a Gaussian process grows with their cube
+NSGA_POPULATION = 20  # largest population
+CMA_WIDTH = 1 / 6  # standard deviation of the first generation, as a share of the range
+CMA_TRIES = 20  # attempts to draw a point inside of the bounds, before it is clipped to them
+CMA_ES = "cma-es"  # the proposer, and the key in `extra` of its trials
 
 
 class RandomSearch(Searcher):
-    """Independent draws."""
+    """Independent random draws."""
 
     def proposal(self, trials: Sequence[Trial]) -> Decision:
         return Start(self.task.unseen(self.task.drawn(len(trials)), trials), "random")
@@ -52,14 +52,14 @@ class QuasiRandom(Searcher):
 
 
 class GridSearch(Searcher):
-    """All combinations, in a random order: an unfinished grid has still covered all sides of the space."""
+    """All combinations, in random order: an unfinished grid has still covered the whole space."""
 
     @cached_property
     def points(self) -> list[dict[str, Any]]:
         axes = []
         for count, parameter in zip(grid_counts(self.task), self.task.space.parameters, strict=True):
             steps = [(place + 0.5) / count for place in range(count)]
-            axes.append(steps if parameter.count else [place / (count - 1) for place in range(count)])  # to both ends
+            axes.append(steps if parameter.count else [place / (count - 1) for place in range(count)])  # with both ends
         unique = {spelling(values): values for values in map(self.task.at, product(*axes))}
         points = list(unique.values())
         return [points[place] for place in self.task.stream(0).permutation(len(points))]
@@ -71,7 +71,7 @@ class GridSearch(Searcher):
 
 
 def grid_counts(task: Task) -> list[int]:
-    """The values of each parameter on the grid: all of a few; of a range of numbers so many that the whole grid has
+    """The number of grid values of each parameter: all of a discrete one; of a range so many that the whole grid has
     about as many points as there are trials, and at least two."""
     most = [parameter.count or task.max_trials for parameter in task.space.parameters]
     counts = [2 if parameter.ordered else count for parameter, count in zip(task.space.parameters, most, strict=True)]
@@ -85,7 +85,7 @@ def grid_counts(task: Task) -> list[int]:
 
 
 class Agent(Searcher):
-    """All trials come from outside."""
+    """No proposals: all trials are enqueued by a person or an agent."""
 
     def proposal(self, trials: Sequence[Trial]) -> Decision:
         return Wait()
@@ -95,13 +95,13 @@ class Agent(Searcher):
 
 
 def startup(max_trials: int) -> int:
-    """Results that a model needs before it proposes. A quarter of the trials: fewer say too little of the space, more
-    leave too few for the model; 3 of 10, 5 of 20. More than 10 do not make its first proposals better."""
+    """Results that a model needs before it proposes: a quarter of the trials, 3 of 10, 5 of 20. Fewer say too little
+    about the space, more leave too few trials for the model. More than 10 do not improve its first proposals."""
     return min(10, max(3, max_trials // 4))
 
 
 class Bayesian(Searcher):
-    """Evenly spread trials at first, then a Gaussian process; for very many results a tree of Parzen estimators."""
+    """Quasi-random trials at first, then a Gaussian process; with very many results a tree of Parzen estimators."""
 
     def proposal(self, trials: Sequence[Trial]) -> Decision:
         task, number = self.task, len(trials)
@@ -115,7 +115,7 @@ class Bayesian(Searcher):
 
 
 class Nsga2(Searcher):
-    """Generations, each bred from the best of all before, by rank and crowding."""
+    """NSGA-II: generations, each bred from the best of all earlier trials, by rank and crowding distance."""
 
     def proposal(self, trials: Sequence[Trial]) -> Decision:
         task, number = self.task, len(trials)
@@ -135,7 +135,7 @@ class Nsga2(Searcher):
 
 @dataclass(frozen=True)
 class Observation:
-    """Values of a trial, its losses (less is better; None while it runs), and the sampler's attributes of it."""
+    """Values of a trial, its losses (None while it runs), and the sampler's attributes for it."""
 
     values: Values
     losses: tuple[float, ...] | None
@@ -143,7 +143,7 @@ class Observation:
 
 
 def observed(trials: Sequence[Trial], results: Mapping[int, tuple[float, ...]]) -> list[Observation]:
-    """The trials for a model, with their losses by number. One that failed counts as bad as the worst, so that its
+    """The trials as a model's input, with their losses by number. A failed trial gets the worst losses, so that its
     values are avoided."""
     worst = tuple(map(max, zip(*results.values(), strict=True)))
     observations = []
@@ -179,10 +179,10 @@ def ask(
     *,
     whole: bool,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values that the sampler of this name proposes after all observations, and its attributes of the new trial.
+    """The values that the named sampler proposes after all observations, and its attributes of the new trial.
 
-    `whole`: the sampler knows no conditions, so every parameter has a value in every trial, in its middle where it does
-    not apply.
+    `whole`: the sampler does not support conditions, so every parameter has a value in every trial; the middle, if it
+    does not apply.
     """
     optuna = require("optuna", EXTRA)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -197,7 +197,7 @@ def ask(
 
 
 def distribution(parameter: Parameter) -> BaseDistribution:
-    """Numbers as numbers, options by their index: optuna stores no lists."""
+    """The optuna distribution: numbers as numbers, options by their index, because optuna stores no lists."""
     kinds = require("optuna.distributions", EXTRA)
     if parameter.options and parameter.ordered:
         return kinds.IntDistribution(0, len(parameter.options) - 1)
@@ -217,7 +217,7 @@ def decoded(parameter: Parameter, value: Any) -> Any:
 
 
 def _encoded(parameter: Parameter, value: Any) -> Any:
-    """The value for optuna; the nearest one of the search for a value outside of it."""
+    """The value in optuna's form; a value outside of the search space is replaced by the nearest inside."""
     value = parameter.at(parameter.unit(value))
     return parameter.index(value) if parameter.options else value
 
@@ -238,7 +238,7 @@ def _frozen(space: Space, observation: Observation, whole: bool) -> FrozenTrial:
 
 
 class CmaEs(Searcher):
-    """Numbers by a normal distribution, whole numbers with a margin that keeps them from freezing, names by theirs."""
+    """CMA-ES: normal distributions of numbers, with margins for integers, and categorical ones of names."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -260,8 +260,8 @@ class CmaEs(Searcher):
         return Start(self.task.unseen(values, trials), CMA_ES, extra={CMA_ES: note})
 
     def _replayed(self, trials: Sequence[Trial]) -> tuple[Any, int, list[int]]:
-        """The strategy as it was when the newest generation began, that generation, and by which trials the one before
-        was judged."""
+        """The optimizer's state at the start of the newest generation, that generation, and the trials by which the
+        previous one was evaluated."""
         strategy, generation, judged = self._fresh(trials), 0, list[int]()
         for trial in trials:
             note = trial.extra.get(CMA_ES)
@@ -271,7 +271,7 @@ class CmaEs(Searcher):
         return strategy, generation, judged
 
     def _tell(self, strategy: Any, trials: Sequence[Trial], judged: Sequence[int]) -> None:
-        """Failed trials count as bad as the worst of those judged."""
+        """Pass results to the optimizer. Failed trials get the worst loss of those in `judged`."""
         losses = {number: self.task.last(trials[number]) for number in judged}
         worst = max((loss[0] for loss in losses.values() if loss), default=0.0)
         solutions = []
@@ -280,7 +280,7 @@ class CmaEs(Searcher):
             solution = self._solution(strategy, note["generation"], note["member"])
             solutions.append((solution, loss[0] if loss else worst))
         with warnings.catch_warnings(), require("numpy", EXTRA).errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # it takes a mean of nothing where nothing lies inside of the bounds
+            warnings.simplefilter("ignore")  # it takes the mean of nothing if no point is inside of the bounds
             strategy.tell(solutions)
 
     def _solution(self, strategy: Any, generation: int, member: int) -> Any:
@@ -303,7 +303,7 @@ class CmaEs(Searcher):
         return self.task.space.applicable_values(values)
 
     def _fresh(self, trials: Sequence[Trial]) -> Any:
-        """Around the first trial, if someone else proposed it (the template), else around the middle."""
+        """A new optimizer around the first trial, if proposed elsewhere (the template), else around the middle."""
         cmaes, np = require("cmaes", EXTRA), require("numpy", EXTRA)
         numbers = [*self.free, *self.stepped]
         start = trials[0].values if trials and CMA_ES not in trials[0].extra else {}
@@ -329,6 +329,6 @@ class CmaEs(Searcher):
 
 
 def _places(parameter: Parameter) -> list[float]:
-    """The position in [0, 1] of each value of a parameter in steps."""
+    """The position in [0, 1] of each value of a discrete parameter."""
     count, step = parameter.count or 0, parameter.step or 1
     return [parameter.unit(value) for value in parameter.options or [parameter.low + step * at for at in range(count)]]

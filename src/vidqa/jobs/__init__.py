@@ -1,1 +1,1 @@
-"""Jobs: launch, record, watch, cancel and retry a run on a platform."""
+"""Jobs: launch, record, watch, cancel and retry runs on a platform."""

@@ -1,10 +1,10 @@
-"""Jobs for programs: submit, wait, cancel, continue from a checkpoint, count the cost.
+"""Python API for jobs: submit, wait, cancel, continue from a checkpoint, compute the cost.
 
     job = submit("train", Path("trial-7.toml"), "slurm", Resources(nodes=2), ready=gate.ready)
     record = job.wait()
 
-The state of a job is on disk. A program that was killed finds its job again with `attach(job_id)`, or by submitting the
-same spec: without `new_run`, a spec with the same data, model and output folder has one job.
+The state of a job is on disk. A killed program finds its job again with `attach(job_id)`, or by submitting the same
+spec: without `new_run`, a spec with the same data, model and output folder has one job.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vidqa.spec.keys import with_values
 
 @dataclass(frozen=True)
 class JobHandle:
-    """A job by its id. `how` and `problems` are of its submission: see `launch.Launched`."""
+    """A job by its id. `how` and `problems` are of its submission, as in `launch.Launched`."""
 
     job_id: str
     how: str = "attached"
@@ -47,16 +47,16 @@ class JobHandle:
         return self._run.read_status()
 
     def wait(self, timeout_s: float | None = None, show: Callable[[str], None] | None = None) -> JobRecord:
-        """Wait for the end of the job, at most `timeout_s`; `show` gets each piece of the log as it is written."""
+        """Wait for the end of the job, at most `timeout_s`; `show` gets each new piece of the log."""
         return watch.wait(self.record(), timeout_s, show)
 
     def cancel(self, grace_s: float = 300.0) -> JobRecord:
-        """Ask the job to save and stop, end it by force after `grace_s`, and return when it is over."""
+        """Ask the job to save and stop, kill it after `grace_s`, and return when it is over."""
         return watch.cancel(self.job_id, grace_s)
 
     def retry(self, site_file: Path | None = None, *, agreed: bool = False, ready: Ready = unchecked) -> JobHandle:
-        """A job that continues in the same run folder, from the newest checkpoint. If another job continues the run
-        already, or has completed it, that job. `site_file` and what it raises are those of launch.retry."""
+        """Continue in the same run folder, from the newest checkpoint, in a new job. If another job continues or has
+        completed the run already, returns that job. `site_file` and the problems are those of launch.retry."""
         record = self.record()
         if later := watch.later_job(record):
             record = watch.observe(later)
@@ -77,10 +77,10 @@ class JobHandle:
         *,
         ready: Ready = unchecked,
     ) -> JobHandle:
-        """Submit its spec with other values at some dotted keys, as a new run that starts from this checkpoint: with
+        """Submit its spec with changed values at some dotted keys, as a new run that starts from this checkpoint: with
         train.max_num_steps = 12, step_8 is followed by 4 steps. The spec is written to `spec_path`.
 
-        Raises RESUME_NO_CHECKPOINT for a checkpoint that is not whole.
+        Raises RESUME_NO_CHECKPOINT for an incomplete checkpoint.
         """
         record = records.read(self.job_id)
         try:
@@ -124,8 +124,8 @@ def submit(
 def completed(
     action: str, spec_path: Path, platform_name: str, resources: Resources | None = None, *, ready: Ready = unchecked
 ) -> JobHandle:
-    """The job of a spec once it is complete: it is started, found running, found done, or goes on from where it
-    stopped. Raises what is wrong with it."""
+    """Complete the job of a spec: start it, wait for a running one, return a finished one, or resume a stopped one.
+    Raises its problems."""
     job_resources = resources or Resources()
     handle = submit(action, spec_path, platform_name, job_resources, ready=ready)
     if handle.how == "ended":
@@ -137,7 +137,7 @@ def completed(
 
 
 def attach(job_id: str) -> JobHandle:
-    """A job that was submitted before. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
+    """Attach to a job that was submitted before. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
     return JobHandle(records.read(job_id).job_id)
 
 

@@ -1,7 +1,7 @@
 """Files for a training in NVIDIA's cosmos-rl container: its TOML, and the script or manifest that starts it.
 
-cosmos-rl writes no status.json, stops without saving and cannot be observed as our jobs are. So the files are rendered
-and never submitted from here; a spec that the container cannot run is refused.
+cosmos-rl writes no status.json, stops without saving and cannot be observed like our jobs. So the files are rendered
+but never submitted from here; a spec that the container cannot run is refused.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from vidqa.spec.schedule import train_samples
 TARGET = "cosmos-rl"
 TOML = "cosmos.toml"
 PROGRAM = "/opt/cosmos_rl/tao_sft_example.py"  # the training program of NVIDIA's image; custom_script replaces it
-# No token is passed, and nothing is imported from the working folder.
+# No token is passed, and no module is imported from the working folder.
 SETTINGS = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
-# It still imports modules beside the training program, before those on the image's path.
+# Modules beside the training program can still be imported, before those on the image's path.
 BESIDE = ("sh", "-c", 'PYTHONPATH=$0${PYTHONPATH:+:$PYTHONPATH} exec "$@"')
 
 
 @dataclass(frozen=True)
 class ContainerFiles:
-    """`files` by name, for `folder`. `submit` is the shell command that starts the training, once the files are
-    `written` and the commands of `fetch` have run. `preflight` is as in launch.Readiness."""
+    """The files by name, to be written to `folder`. `submit` is the shell command that starts the training, once the
+    files are `written` and the commands of `fetch` have run. `preflight` is as in launch.Readiness."""
 
     folder: Path
     files: dict[str, str]
@@ -61,9 +61,9 @@ class ContainerFiles:
 def prepare(
     action: str, spec_path: Path, platform_name: str, resources: Resources, *, write: bool, ready: Ready = unchecked
 ) -> ContainerFiles:
-    """Render a training for a platform, and with `write` put its files into a folder below the output folder.
+    """Render a training for a platform, and with `write` write its files into a folder below the output folder.
 
-    Raises ProblemError with all that cosmos-rl cannot do.
+    Raises ProblemError with every feature that cosmos-rl lacks.
     """
     if not actions.action(action).cosmos:
         raise NOT_SUPPORTED.error(action, "only training is rendered for the container", "use our own engine")
@@ -105,7 +105,7 @@ def prepare(
 
 
 def _command(job: Job, program: str) -> tuple[str, ...]:
-    """cosmos-rl and its training program: a file, whose path is made absolute, or the name of a module."""
+    """The command of cosmos-rl with its training program: a file, whose path is made absolute, or a module's name."""
     start = ("cosmos-rl", "--config", str(job.run_dir / TOML))
     if not program.endswith(".py"):
         return (*start, program)
@@ -150,7 +150,7 @@ def _local(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
 
 
 def _docker(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
-    """One `docker run` in the foreground, with every path of the spec mounted where it is."""
+    """One `docker run` in the foreground, with every path of the spec mounted at the same path."""
     options = [f"--name={object_name(job.job_id)}", "--rm", f"--gpus={job.gpus}", "--ipc=host", "--ulimit=memlock=-1"]
     options += [f"--env={name}={value}" for name, value in SETTINGS.items()]
     options += [f"--volume={mount.path}:{mount.path}" + ":ro" * mount.read_only for mount in mounts(job)]
@@ -167,7 +167,7 @@ def _slurm(job: Job, words: tuple[str, ...], _: str) -> tuple[str, str, str]:
 
 
 def _kubernetes(job: Job, words: tuple[str, ...], toml: str) -> tuple[str, str, str]:
-    """The manifest of an ordinary job, with another program in it that is started once and not again."""
+    """The manifest of an ordinary job with another program, which is never restarted."""
     config, main = objects(job)
     if main["kind"] != "Job":
         raise NOT_SUPPORTED.error("form", "the container is no torchrun program of a TrainJob", 'set form = "job"')

@@ -1,7 +1,7 @@
 """The cost of a run so far: the hours of its jobs and their GPUs.
 
-Waiting in a queue costs nothing. So the record of a job on a cluster says when it was seen running. Jobs elsewhere, and
-jobs never observed, count from their launch.
+Time in a queue is free, so the record of a job on a cluster has the spans in which it was observed running. Other jobs,
+and jobs that were never observed, count from their launch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vidqa.jobs.records import JobRecord
 
 @dataclass(frozen=True)
 class Cost:
-    """Over all jobs of one run folder: `seconds` of running, the same times GPUs, and the number of jobs."""
+    """The cost over all jobs of one run folder: running `seconds`, these times GPUs, and the number of jobs."""
 
     seconds: float
     gpu_seconds: float
@@ -25,7 +25,7 @@ class Cost:
 
 
 def cost_of(run_dir: str) -> Cost:
-    """The cost of a run: of its first job and of all that continued it. Each process counts as one GPU."""
+    """The cost of a run: its first job and all that continued it. Each process counts as one GPU."""
     run_records = [record for record in records.scan()[0] if record.run_dir == run_dir]
     seconds = [running_s(record) for record in run_records]
     gpus = [record.processes if record.gpus else 0 for record in run_records]
@@ -40,7 +40,7 @@ def running_s(record: JobRecord) -> float:
 
 
 def spans_seen(record: JobRecord, state: State) -> tuple[tuple[str, str], ...]:
-    """The spans of a job of a platform with a queue, once it is seen in this state."""
+    """Update the running spans of a job on a platform with a queue, for the observed state."""
     *before, (since, until) = record.spans or (("", "over"),)
     if state == State.RUNNING and until:
         return (*record.spans, (_microseconds(), ""))
@@ -48,7 +48,7 @@ def spans_seen(record: JobRecord, state: State) -> tuple[tuple[str, str], ...]:
 
 
 def _end_of(record: JobRecord) -> datetime:
-    """When a job ended: as its platform recorded, or as it was observed; now, for a running job."""
+    """The end of a job, as its platform recorded or as it was observed; now, for a running job."""
     now = datetime.now(UTC)
     if not record.state.is_terminal:
         return now

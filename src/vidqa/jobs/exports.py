@@ -1,4 +1,4 @@
-"""Exports of runs: which one is meant, and where its model comes from, as far as that is known here.
+"""Exports of runs: finding one, and the origin of its model, as far as it is known here.
 
 source = find("outputs/train/RUN")                      its best export
 source = find("outputs/train/RUN/safetensors/step_40")
@@ -31,12 +31,12 @@ from vidqa.spec.models import TrainSpec
 from vidqa.spec.run_lookup import ADAPTER, EXPORTS, find_export, run_folder_of
 
 LICENSE_KEYS = ("license", "license_name", "license_link")
-MOST_PARENTS = 20  # runs, each begun from an export of the one before
+MOST_PARENTS = 20  # longest chain of runs that each started from an export of the previous one
 
 
 @dataclass(frozen=True)
 class ExportSource:
-    """An export of a run. `facts` is its export.json: step, the trainer's loss and the sample that it is of."""
+    """An export of a run. `facts` is its export.json: step, the trainer's loss and the id of its sample."""
 
     run: RunFolder
     export: Path
@@ -53,19 +53,19 @@ class ExportSource:
 
     @cached_property
     def sha256(self) -> str:
-        """Names the weights, as the recipe of an evaluation does."""
+        """Hash of the weights, as in the recipe of an evaluation."""
         return weights_hash(self.export, self.base if self.is_adapter else None)
 
     def is_of(self, recorded: str) -> bool:
-        """Whether a recipe names these weights."""
+        """Whether a hash in a recipe is that of these weights."""
         return same_weights(recorded, self.export, self.base if self.is_adapter else None)
 
 
 def find(named: str, which: str | None = None) -> ExportSource:
-    """The export of a run folder (`which`: best, latest, step_N, epoch_N), an export's own folder, or "latest".
+    """Find the export of a run folder (`which`: best, latest, step_N, epoch_N), an export's own folder, or "latest".
 
-    Raises EXPORT_NOT_FOUND, EXPORT_UNPROVED, MODEL_QUANTIZED, USAGE, and what `find_export` and loading the run's spec
-    raise.
+    Raises EXPORT_NOT_FOUND, EXPORT_UNPROVED, MODEL_QUANTIZED, USAGE, and the problems of `find_export` and of loading
+    the run's spec.
     """
     folder = (_latest() if named == "latest" else absolute(named)).resolve()
     if not folder.is_dir():
@@ -89,7 +89,7 @@ def find(named: str, which: str | None = None) -> ExportSource:
 
 
 def made_by(model: Path) -> ExportSource | None:
-    """The run that exported a model folder; None where it lies in none, or in one whose spec cannot be read."""
+    """The run that exported a model folder; None if the folder is in no run, or in one whose spec cannot be read."""
     home = model.parent.parent
     if model.parent.name != EXPORTS or not (home / "run.json").is_file():
         return None
@@ -100,7 +100,7 @@ def made_by(model: Path) -> ExportSource | None:
 
 
 def _latest() -> Path:
-    """The run folder of the job that was launched last from the present folder and has exports."""
+    """The run folder of the last job that was launched from the present folder and has exports."""
     here = Path.cwd()
     for record in records.scan()[0]:
         run = Path(record.run_dir)
@@ -110,7 +110,7 @@ def _latest() -> Path:
 
 
 def _unproved(facts: dict[str, Any]) -> str:
-    """Why an export cannot be proved; empty where it can."""
+    """The reason why an export cannot be proved; empty if it can."""
     if not facts:
         return f"it has no {EXPORT} that can be read"
     if facts.get("unproved"):
@@ -123,9 +123,9 @@ def _unproved(facts: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Origin:
-    """`repository` is organisation/name on the hub, "" where the base model is only known as a folder `name`;
-    `ancestor` is what that one was trained from, as its run or its own card says. `parent` names the run and the export
-    that the base model is, "" where it is none. `license` has the keys of a model card."""
+    """The origin of a base model. `repository` is organisation/name on the hub, "" if only the folder `name` is known;
+    `ancestor` is the model that it was trained from, by its run or its own card. `parent` names the run and the export
+    that the base model is, "" if it is none. `license` has the keys of a model card."""
 
     name: str
     repository: str = ""
@@ -136,8 +136,8 @@ class Origin:
 
 
 def origin_of(source: ExportSource) -> Origin:
-    """What is known of the base model of a run: from run.json, the hub's cache, the base's own model card, and the runs
-    whose exports it and its own bases are."""
+    """The origin of a run's base model, from run.json, the hub's cache, the base's own model card, and the runs that
+    exported it and its own bases."""
     base, card = source.base, front_matter(source.base / "README.md")
     repository, revision = _on_hub(source)
     before = list(islice(_before(source), MOST_PARENTS))
@@ -147,14 +147,14 @@ def origin_of(source: ExportSource) -> Origin:
 
 
 def _before(source: ExportSource) -> Iterator[ExportSource]:
-    """The run whose export a run started from, the run whose export that one did, and so on."""
+    """The run that exported a run's base model, the run that exported that one's, and so on."""
     while run := made_by(source.base):
         source = run
         yield run
 
 
 def _parent(base: Path, before: Sequence[ExportSource]) -> str:
-    """The run and the export that a model folder is, or was made of by export.py."""
+    """The run and the export that a model folder is, or that export.py made it of."""
     if before:
         return f"{before[0].run.path.name}, {before[0].export.name}"
     made_of = read_object(base / EXPORT).get("made_of")
@@ -162,7 +162,7 @@ def _parent(base: Path, before: Sequence[ExportSource]) -> str:
 
 
 def _on_hub(source: ExportSource) -> tuple[str, str]:
-    """Repository and commit: as the spec named it, or by the folder of the hub's cache."""
+    """Repository and commit on the hub, from the name in the spec, or from the folder in the hub's cache."""
     folder, models = source.base, source.run.read_run().get("models")
     written = models.get("policy.model_name_or_path") if isinstance(models, dict) else None
     commit = folder.name if is_snapshot(folder) else ""
@@ -187,7 +187,7 @@ def _named(base: object) -> str:
 
 
 def point_to_hub(folder: Path, origin: Origin) -> None:
-    """Let an adapter name its base as the hub does: the folder that it was trained on is on this machine alone."""
+    """Replace the base path of an adapter by its name on the hub: the folder exists on this machine only."""
     config = read_object(folder / ADAPTER)
     if not origin.repository or not config:
         return

@@ -1,7 +1,7 @@
-"""Classifies the failure of a job, with a line of evidence; the class decides whether a retry can succeed.
+"""Classification of job failures, with a line of evidence; the class decides whether a retry can succeed.
 
-The first error of the run decides by its code, else the log by its lines, else the exit code. A failure is
-out-of-memory only where the kernel, CUDA or the platform says so: a killed process alone proves nothing.
+The code of the run's first error decides, else the log's lines, else the exit code. A failure is out-of-memory only if
+the kernel, CUDA or the platform says so: a killed process alone is no evidence.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vidqa.jobs.platforms._base import IMAGE, INFRASTRUCTURE, LAUNCHER_ENDED, OU
 DATA, CREDENTIAL, SPEC, PROGRAM = "data", "credential", "spec", "program"
 PERMANENT_CLASSES = (SPEC, DATA, CREDENTIAL, OUT_OF_MEMORY)  # the same job would fail again
 
-# Prefixes of problem codes; the longest that matches decides.
+# Prefixes of problem codes; the longest match decides.
 CLASS_BY_CODE_PREFIX = {
     "SPEC": SPEC,
     "AUTOML": SPEC,
@@ -68,8 +68,8 @@ EVIDENCE_LENGTH = 300
 
 
 def classify(exit_code: int | None, message: str, problems: Sequence[Problem], log_tail: str) -> Failure:
-    """The failure of a job that ended with `exit_code` (None: unknown) and `message`, the sentence of its platform or
-    its status. `problems` are those that the run wrote. The evidence, a problem or a log line, is redacted and cut to
+    """Classify a job that ended with `exit_code` (None: unknown) and `message`, the sentence of its platform or its
+    status. `problems` are those that the run wrote. The evidence, a problem or a log line, is redacted and truncated to
     EVIDENCE_LENGTH characters."""
     errors = [problem for problem in problems if problem.severity == "error"]
     class_of_code = _class_of_code(errors[0].code) if errors else None
@@ -90,14 +90,14 @@ def classify(exit_code: int | None, message: str, problems: Sequence[Problem], l
 
 
 def why_retry_fails(failure: Failure | None) -> str | None:
-    """Why a retry of the same job would fail again; None where it may succeed."""
+    """The reason why a retry of the same job would fail again; None if it may succeed."""
     if failure is None or failure["class"] not in PERMANENT_CLASSES:
         return None
     return f"it failed for a reason of class {failure['class']}, which stays: {failure['evidence']}"
 
 
 def _class_of_code(code: str) -> str | None:
-    """The class of the longest prefix in CLASS_BY_CODE_PREFIX that matches; None without one."""
+    """The class of the longest matching prefix in CLASS_BY_CODE_PREFIX; None without one."""
     prefixes = [prefix for prefix in CLASS_BY_CODE_PREFIX if code == prefix or code.startswith(f"{prefix}_")]
     return CLASS_BY_CODE_PREFIX[max(prefixes, key=len)] if prefixes else None
 

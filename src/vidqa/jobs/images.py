@@ -1,4 +1,4 @@
-"""The container image of a job: the one that the user names, or the one that config.json records by tag and digest.
+"""The container image of a job: named by the user, or recorded in config.json by tag and digest.
 
 python -m vidqa.jobs.images TAG IMAGE [CONFIG]     records an image; docker/build.sh calls it
 """
@@ -20,7 +20,7 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def choose(named: str | None, *, agreed: bool) -> str:
-    """The image to run. Raises IMAGE_UNUSABLE, and NOT_AGREED unless it was named or agreed to."""
+    """Choose the image to run. Raises IMAGE_UNUSABLE, and NOT_AGREED unless it was named or agreed to."""
     if named:
         return named
     image_entry = recorded(CONFIG)
@@ -33,7 +33,7 @@ def choose(named: str | None, *, agreed: bool) -> str:
 
 
 def recorded(config: Path) -> tuple[str, str] | None:
-    """The tag, and REPOSITORY@DIGEST of a pushed image or the bare id of a local one."""
+    """The recorded tag, and REPOSITORY@DIGEST of a pushed image or the bare id of a local one; None without."""
     engine = json.loads(config.read_text(encoding="utf-8"))["images"]["engine"]
     return (engine["tag"], engine["image"]) if engine else None
 

@@ -1,7 +1,7 @@
-"""The results of jobs for the scripts that launch and inspect them: a dry run, a launch, a state, the end of a job.
+"""Results of jobs for the scripts that launch and inspect them: a dry run, a launch, a state, the end of a job.
 
-The functions `of_training` to `of_quantization` are named by actions: the scores of an evaluation, the best export of a
-training, and the next commands. A missing or damaged run folder gives no results.
+Actions refer to the functions `of_training` to `of_quantization` by name: the scores of an evaluation, the best export
+of a training, and the next commands. A missing or damaged run folder gives no results.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PAGE = "report.html"
 
 
 def of_dry_run(dry_run: DryRun, platform: Platform, out: Path | None = None) -> Result:
-    """The spec of the job and what would run; with `out` also as files, and the command to submit them.
+    """The spec of the job and its command or script; with `out` also as files, and the command to submit them.
 
     Raises ENV_FILE_REFUSED.
     """
@@ -71,8 +71,8 @@ def of_dry_run(dry_run: DryRun, platform: Platform, out: Path | None = None) -> 
 
 
 def of_files(container: ContainerFiles, out: Path | None = None) -> Result:
-    """The files of a training for NVIDIA's container in the run folder or `out`, and the command that submits
-    them. Raises ENV_FILE_REFUSED."""
+    """The files of a training for NVIDIA's container in the run folder or `out`, and the command that submits them.
+    Raises ENV_FILE_REFUSED."""
     submit = container.submit
     is_elsewhere = SUBMIT_SCRIPT in container.files
     if out:
@@ -92,7 +92,7 @@ def of_files(container: ContainerFiles, out: Path | None = None) -> Result:
 
 def files_of(dry_run: DryRun) -> dict[str, str]:
     """Text by file name: the spec of the job, and the script to submit, or else the command to run. A launch writes the
-    same files into the run folder, which they name: they must lie there when they run."""
+    same files into the run folder; as they contain its path, they must be there when they run."""
     run_script = {RUN_SCRIPT: f"#!/bin/bash\nexec {dry_run.rendered.shown}\n"}
     return {SPEC_FILE: dry_run.spec_toml, **(dry_run.rendered.files or run_script)}
 
@@ -104,7 +104,7 @@ def _write_files(texts: dict[str, str], folder: Path) -> None:
 
 
 def of_launch(job: JobHandle, waited: JobRecord | None = None) -> Result:
-    """A job that was started or found, and its end where the script waited."""
+    """A job that was started or attached to, and its end if the script waited."""
     result = of_job(job.record()) if waited is None else of_wait(waited)
     return replace(result, data={"how": job.how, **result.data}, problems=[*job.problems, *result.problems])
 
@@ -115,12 +115,12 @@ def of_wait(record: JobRecord) -> Result:
 
 
 def of_cancel(record: JobRecord) -> Result:
-    """A cancelled job is no failure."""
+    """A cancelled job, which is no failure."""
     return of_job(record) if record.state == State.CANCELED else of_wait(record)
 
 
 def of_job(record: JobRecord) -> Result:
-    """The state of a job, and the commands for it."""
+    """The state of a job, and commands for it."""
     later = watch.later_job(record)
     verbs = ["logs"] if record.state.is_terminal else ["status", "logs"]
     is_unfinished = record.state in (State.STOPPED, State.CANCELED, State.ERROR)
@@ -137,11 +137,11 @@ def of_job(record: JobRecord) -> Result:
     rows = {**({"continued": f"by job {later.job_id}"} if later else {}), **shown.rows}
     text = "\n".join([watch.describe(record), *(f"{name:<9} {value}" for name, value in rows.items())])
     problems = watch.problems_of(record) if record.state == State.ERROR else []
-    return Result(data, text, problems, commands, exit_code=int(Exit.OK))  # the look at it succeeded
+    return Result(data, text, problems, commands, exit_code=int(Exit.OK))  # observing it succeeded
 
 
 def of_listing(listed: list[JobRecord], problems: list[Problem]) -> Result:
-    """The newest jobs, and a line for each record that cannot be read; `folder` has all records."""
+    """The newest jobs, and a problem for each unreadable record; `folder` has all records."""
     shown = listed[:MOST_LISTED]
     readable = {record.job_id for record in listed}
     named = [Path(problem.where).stem for problem in problems if problem.code == JOB_RECORD_BROKEN.name]
@@ -161,7 +161,7 @@ def of_listing(listed: list[JobRecord], problems: list[Problem]) -> Result:
 
 @dataclass(frozen=True)
 class JobResults:
-    """`facts` for --json, `rows` by name for a person, `next` for the next commands."""
+    """Results of a job: `facts` for --json, `rows` of text by name, `next` commands."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, str] = field(default_factory=dict)
@@ -169,12 +169,12 @@ class JobResults:
 
 
 def results_of(record: JobRecord) -> JobResults:
-    """The results of a job that is over; empty for others."""
+    """The results of a complete job; empty for others."""
     if not record.state.is_terminal:
         return JobResults()
     try:
         show = actions.action(record.action).outcome
-    except ProblemError:  # the plug-in of the action is not installed any more
+    except ProblemError:  # the plug-in of the action is no longer installed
         show = None
     results = actions.resolve(show)(record) if show else JobResults()
     page = Path(record.run_dir) / PAGE
@@ -212,14 +212,14 @@ def of_inference(record: JobRecord) -> JobResults:
 
 
 def of_embedding(record: JobRecord) -> JobResults:
-    """Where the vectors are, and how many records have one."""
+    """The paths of the embeddings, and the number of records with one."""
     has_queries = (Path(record.run_dir) / QUERY_EMBEDDINGS).is_file()
     queries = {"query_embeddings": QUERY_EMBEDDINGS} if has_queries else {}
     return _counted(record, "counts", {"embeddings": EMBEDDINGS, **queries})
 
 
 def _counted(record: JobRecord, key: str, tables: dict[str, str]) -> JobResults:
-    """The tables of a complete run, and how many records summary.json counts of each kind under `key`."""
+    """The tables of a complete run, and the numbers of records under `key` in summary.json."""
     run = Path(record.run_dir)
     summary = read_object(run / "summary.json") if record.state == State.COMPLETE else {}
     if not isinstance(counts := summary.get(key), dict):
@@ -230,7 +230,7 @@ def _counted(record: JobRecord, key: str, tables: dict[str, str]) -> JobResults:
 
 
 def of_quantization(record: JobRecord) -> JobResults:
-    """The quantized folder, its size beside the model's, its proof, and the command that evaluates it."""
+    """The quantized folder, its size relative to the model's, its proof, and the command that evaluates it."""
     run = Path(record.run_dir)
     facts = read_object(run / "quantize.json")
     sizes, proof, gate = (facts.get(name) for name in ("bytes", "proof", "gate"))
@@ -248,7 +248,7 @@ def of_quantization(record: JobRecord) -> JobResults:
 
 
 def _gaps(record: JobRecord) -> list[str]:
-    """The command that analyzes an evaluation's wrong answers, while its run folder exists."""
+    """The command that analyzes an evaluation's wrong answers, if its run folder exists."""
     words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]
     if not (dataset := dataset_of(Path(record.run_dir))):
         return []
@@ -259,7 +259,7 @@ def _gaps(record: JobRecord) -> list[str]:
 
 def _evaluation(trained: JobRecord) -> str:
     """The command that builds an evaluation of the trained model, on the data of its base model's evaluation. Without
-    such an evaluation, EVAL_ROOT stands for the data that the user names."""
+    such an evaluation, EVAL_ROOT is a placeholder for the user's data."""
     dataset = _evaluated_on(trained)
     words = ["--eval-root", "EVAL_ROOT"]
     if dataset:
@@ -282,7 +282,7 @@ def _evaluated_on(trained: JobRecord) -> dict[str, str]:
 
 
 def dataset_of(evaluation: Path) -> dict[str, str]:
-    """The annotations and media of an evaluation, from the spec in its run folder; empty where that is unreadable."""
+    """The annotations and media of an evaluation, from the spec in its run folder; empty if that is unreadable."""
     try:
         with open_plain(evaluation / "spec.toml") as file:
             dataset = tomllib.load(file)["dataset"]

@@ -27,18 +27,18 @@ from vidqa.spec.keys import SpecT, value_at, with_values
 from vidqa.spec.layers import require_action
 from vidqa.spec.models import Spec
 
-# Keys that may name functions of the user's beside annotations; an action that has them `reads` them.
+# Keys that may name user functions beside annotations; an action with such keys has them in `reads`.
 FUNCTION_KEYS = ("metrics.functions", "train.train_policy.reward_function", "validation.reward_function")
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """A spec as written and as the job gets it. `models` maps dotted keys to the names that were written.
+    """A spec as written and as resolved for the job. `models` maps dotted keys to the names as written.
 
     For inputs that a launch fetches first, `resolved` has the future paths: in the folders `to_come`, which the
-    commands of `fetch` fill. `spec_warnings` are those of the spec alone, `warnings` all.
-    `spec_fingerprint` is of the spec as written; `inputs_fingerprint` covers the annotations, the models' files and
-    the checkpoint that a run starts from.
+    commands of `fetch` fill. `spec_warnings` are those of the spec alone, `warnings` all. `spec_fingerprint` is of the
+    spec as written; `inputs_fingerprint` covers the annotations, the models' files and the checkpoint that a run starts
+    from.
     """
 
     action: str
@@ -61,12 +61,12 @@ class JobSpec:
 
     @property
     def output_dir(self) -> Path:
-        """The folder that gets the run folder."""
+        """The parent of the run folder."""
         return Path(value_at(self.resolved, self.declared.output_key))
 
     @property
     def model(self) -> str:
-        """The model's name as the user wrote it; empty where the action has none."""
+        """The model's name as the user wrote it; empty for an action without a model."""
         return next(iter(self.models.values()), "")
 
     @property
@@ -75,9 +75,9 @@ class JobSpec:
 
     @property
     def reads(self) -> tuple[Path, ...]:
-        """Absolute paths that the job reads: models, annotations, media, the checkpoint it starts from."""
+        """Absolute input paths of the job: models, annotations, media, the checkpoint that it starts from."""
         annotations = [data.annotations for data in self.declared.data]
-        # These may be functions of the user's, FILE.py:FUNCTION: what lies beside the file is read.
+        # User functions, FILE.py:FUNCTION, may need other files beside theirs: the file's folder is an input.
         keys = [k for k in _read_keys(self.declared, self.spec) if k not in (*annotations, *FUNCTION_KEYS)]
         named = [str(value_at(self.resolved, key)) for key in annotations]
         named += _functions(self.declared, self.resolved)
@@ -85,17 +85,17 @@ class JobSpec:
         return tuple(dict.fromkeys((*_local_paths(self.resolved, [*self.models, *keys]), *sets, *self.to_come)))
 
     def media_elsewhere(self) -> list[Path]:
-        """Folders of media that the annotations name outside the spec's own paths. Reads all annotations; broken
-        records are left to preflight and the engine."""
+        """Media folders in the annotations outside of the spec's own paths. Reads all annotations; broken records are
+        left to preflight and the engine."""
         return media_folders((path for path, _ in self._media), [*self.reads, *self.writes])
 
     def media_named(self) -> list[Path]:
-        """The folders of media that the annotations name by absolute paths."""
+        """Media folders that the annotations name by absolute paths."""
         return sorted({Path(written).parent for _, written in self._media if os.path.isabs(written)})
 
     @cached_property
     def _media(self) -> set[tuple[str, str]]:
-        """The file of each medium, and what the annotations say."""
+        """The file of each medium, and its name in the annotations."""
         files: set[tuple[str, str]] = set()
         for data in self.declared.data:
             path = str(value_at(self.resolved, data.annotations))
@@ -111,7 +111,7 @@ class JobSpec:
 
     @property
     def writes(self) -> tuple[Path, ...]:
-        """The folders that the job writes: its output and its caches."""
+        """The output folders of the job: its runs and its caches."""
         _, *caches = keys = _written_keys(self.declared)
         paths = _local_paths(self.resolved, keys)
         if any(value_at(self.resolved, key) for key in caches):
@@ -120,13 +120,13 @@ class JobSpec:
 
     @property
     def resumes(self) -> bool:
-        """Whether the run goes on in the folder of an earlier one, if there is one."""
+        """Whether the run continues in the folder of an earlier one, if there is one."""
         resuming = self.declared.resuming
         return resuming is not None and value_at(self.spec, resuming.key) is True
 
     @property
     def start(self) -> str:
-        """The checkpoint of another run that it starts from, as the spec names it; empty where there is none."""
+        """The checkpoint of another run that it starts from, as the spec names it; empty without."""
         return _start(self.declared, self.spec)
 
 
@@ -139,11 +139,11 @@ def load_job_spec(
     settings: Any = None,
     folders: dict[str, Path] | None = None,
 ) -> JobSpec:
-    """Load a spec and resolve what it names.
+    """Load a spec and resolve its models and paths.
 
-    With `fetch` the small files of hub models are downloaded (`fetch_weights` brings the weights); without it, models
-    are the paths where a launch will put them. `folders` overrides the model folders. Paths that the platform's
-    `settings` declare to be on the cluster are taken as written. Raises ProblemError.
+    With `fetch` the small files of hub models are downloaded (`fetch_weights` downloads the weights); without it,
+    models are the future paths of a launch. `folders` overrides the model folders. Paths that the platform's `settings`
+    declare to be on the cluster are not resolved. Raises ProblemError.
     """
     layer = spec.read_layer(spec_path)
     require_action(layer, spec_path, action)
@@ -169,7 +169,7 @@ def load_job_spec(
     annotations = [path for data in declared.data if (path := str(value_at(resolved, data.annotations)))]
     unread = [path for path in annotations if Path(file_of(path)) in not_here or is_unseen(settings, path)]
     data = [path if path in unread else _content_of(path) for path in annotations]
-    functions = [Path(file_of(name)) for name in _functions(declared, resolved)]  # preflight tells which are not there
+    functions = [Path(file_of(name)) for name in _functions(declared, resolved)]  # preflight reports missing ones
     data += [content_hash(file) for file in functions if file.is_file() and not is_unseen(settings, file)]
     parts = [*data, _start(declared, resolved), *map(_model_identity, folder_names.values())]
     absent = [model for model in expected.values() if not model.is_here]
@@ -191,7 +191,7 @@ def load_job_spec(
 
 
 def _content_of(annotations: str) -> str:
-    """The fingerprint of annotations. Raises DATA_FILE_MISSING where the system cannot read them."""
+    """The fingerprint of annotations. Raises DATA_FILE_MISSING if the system cannot read them."""
     try:
         return open_source(annotations).fingerprint()
     except OSError as broken:
@@ -199,13 +199,13 @@ def _content_of(annotations: str) -> str:
 
 
 def _snapshot_and_blobs(folder: Path) -> tuple[Path, Path]:
-    """In the hub's cache a snapshot is links to the model's blobs."""
+    """A snapshot folder of the hub's cache, and the folder of the model's blobs, to which its links point."""
     return folder, (folder / "../../blobs").resolve()
 
 
 def fetch_weights(job_spec: JobSpec) -> None:
-    """Download the weights of hub models into the folders of `job_spec`, at the commits recorded there. Raises what
-    hub.resolve_model does."""
+    """Download the weights of hub models into the folders of `job_spec`, at the commits recorded there. Raises the
+    problems of hub.resolve_model."""
     for key, name in job_spec.models.items():
         folder = Path(str(value_at(job_spec.resolved, key)))
         if hub.is_hub_name(name) and hub.is_snapshot(folder):
@@ -213,7 +213,7 @@ def fetch_weights(job_spec: JobSpec) -> None:
 
 
 def spec_of(record: JobRecord) -> Path:
-    """The spec that a job got, in its run folder."""
+    """The spec of a job, in its run folder."""
     return Path(record.run_dir) / "spec.toml"
 
 
@@ -232,12 +232,12 @@ def job_spec_of(record: JobRecord, settings: Any = None) -> JobSpec:
         resolved=with_values(loaded.resolved, changes),
         models={key: record.model if not at else name for at, (key, name) in enumerate(loaded.models.items())},
         spec_fingerprint=record.spec_fingerprint,
-        warnings=[],  # of the first launch
+        warnings=[],  # those of the first launch
     )
 
 
 def model_names(run_spec: Spec) -> dict[str, str]:
-    """The models of a spec by dotted key, the revision joined to a hub name; the trained or answering model first."""
+    """The models of a spec by dotted key, with the revision joined to a hub name; the main model first."""
     names: dict[str, str] = {}
     for key in actions.action_for(run_spec).models:
         if key.only_with and not value_at(run_spec, key.only_with):
@@ -249,7 +249,7 @@ def model_names(run_spec: Spec) -> dict[str, str]:
 
 
 def with_absolute_paths(run_spec: SpecT) -> SpecT:
-    """The same spec for a program that works in another folder: the paths that it names in full, models among them."""
+    """The spec for a program in another working folder: its paths, including models, are absolute."""
     models = {key.name: value_at(run_spec, key.name) for key in actions.action_for(run_spec).models}
     folders = {key: os.path.abspath(name) for key, name in models.items() if name and os.path.isdir(name)}
     return with_values(run_spec, {**_absolute_paths(actions.action_for(run_spec), run_spec), **folders})
@@ -270,7 +270,7 @@ def written_anew(run_spec: SpecT) -> SpecT:
 def _sets_of_buckets(
     declared: Action, written: Spec, paths: dict[str, Any], stage: Callable[[str, str], tuple[str, str]]
 ) -> dict[str, str]:
-    """The local paths, from `stage`, of data that lies in a bucket, by dotted key; `paths` are the absolute ones."""
+    """Staged local copies, from `stage`, of data in a bucket, by dotted key; `paths` are the absolute ones."""
     staged: dict[str, str] = {}
     for data in declared.data:
         keys = data.annotations, data.media
@@ -281,13 +281,13 @@ def _sets_of_buckets(
 
 
 def _read_keys(declared: Action, run_spec: Spec) -> list[str]:
-    """The keys that hold a path that a run reads, beside its models."""
+    """The keys with input paths of a run, beside its models."""
     data = [key for data_set in declared.data for key in (data_set.annotations, data_set.media)]
     return [*data, *actions.resolve(declared.reads)(run_spec), *([declared.resuming.key] if declared.resuming else [])]
 
 
 def _functions(declared: Action, resolved: Spec) -> list[str]:
-    """The user's functions that are no annotations."""
+    """The user functions in a spec, without annotations."""
     keys = [key for key in _read_keys(declared, resolved) if key in FUNCTION_KEYS]
     return [name for key in keys for name in functions_in(value_at(resolved, key))]
 
@@ -302,7 +302,7 @@ def _start(declared: Action, run_spec: Spec) -> str:
 
 
 def _local_paths(resolved: Spec, keys: list[str]) -> tuple[Path, ...]:
-    """The values of these keys that are file system paths, not empty and no URL."""
+    """The values of these keys that are file system paths, without empty ones and URLs."""
     values = [value_at(resolved, key) for key in keys]
     paths = [Path(value) for value in values if isinstance(value, str) and value and "://" not in value]
     return tuple(dict.fromkeys(paths))

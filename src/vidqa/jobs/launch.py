@@ -1,4 +1,4 @@
-"""From a spec to a running job: resolve the model, name the run, write its folder and record, submit it.
+"""Launching a job: resolve the model, name the run, write its folder and record, submit it.
 
     launch("train", Path("spec.toml"), "local")
     launch("train", Path("spec.toml"), "docker", Resources(image="registry/engine:0.1.0"))
@@ -32,16 +32,16 @@ from vidqa.jobs.records import JobRecord
 from vidqa.jobs.resources import Resources
 from vidqa.planning.problems import RESUME_NO_CHECKPOINT
 
-SAME_WORK = (State.PENDING, State.RUNNING, State.COMPLETE)  # of a job that a launch of the same spec need not repeat
-# Of a record, also in run.json.
+SAME_WORK = (State.PENDING, State.RUNNING, State.COMPLETE)  # states of a job that a launch need not repeat
+# Fields of a record that run.json has, too.
 IN_RUN_FILE = ("action", "spec", "spec_fingerprint", "inputs_fingerprint", "parent", "preflight", "sequence")
-STOP_S = 30.0  # for a job that has just begun and has nothing to save
+STOP_S = 30.0  # for a job that has just started and has nothing to save
 
 
 @dataclass(frozen=True)
 class Readiness:
     """The verdict of preflight on a job before it starts: the word for its record (records.PASSED), the problems, and
-    the plan of its samples where one is kept."""
+    the file with the plan of its samples, if any."""
 
     preflight: str = ""
     problems: list[Problem] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Readiness:
 
 
 class Ready(Protocol):
-    """Whether the job of the spec at `spec_path` may start. Without `fetch` nothing is fetched or written for it."""
+    """Decide whether the job of the spec at `spec_path` may start. Without `fetch` no file is fetched or written."""
 
     def __call__(
         self, job_spec: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool
@@ -59,12 +59,12 @@ class Ready(Protocol):
 def unchecked(
     job_spec: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool
 ) -> Readiness:
-    """For callers that have checked the spec themselves."""
+    """Skip preflight, for callers that have checked the spec themselves."""
     return Readiness()
 
 
 class DryRun(NamedTuple):
-    """What a launch would start now. `spec_toml` is what the job gets as its spec."""
+    """The job that a launch would start now. `spec_toml` is the resolved spec of the job."""
 
     job: Job
     rendered: Rendered
@@ -74,8 +74,8 @@ class DryRun(NamedTuple):
 
 @dataclass(frozen=True)
 class Launched:
-    """`how` is "started", "attached" (to a running job), "done" (an earlier job has done the same), or "ended" (an
-    earlier job for the same failed, stopped or was cancelled)."""
+    """The result of a launch. `how` is "started", "attached" (to a running job), "done" (an earlier job did the same),
+    or "ended" (an earlier job for the same failed, stopped or was cancelled)."""
 
     how: str
     record: JobRecord
@@ -103,7 +103,7 @@ def launch(
         return _launched_before(earlier)
     run_dir, job_id = name_run(job_spec, new_run=new_run)
     job, readiness, problems = _checked(job_spec, spec_path, where, resources, ready, run_dir, job_id)
-    # Under the lock nothing is asked of a cluster: what was launched since is seen from its record.
+    # No cluster is contacted under the lock: later launches are seen from their records.
     with job_store.lock("launch"):
         since = [record for record in _same(job_spec, platform_name) if record.sequence > last_sequence]
         if not new_run and (others := [record for record in since if record.state in SAME_WORK]):
@@ -171,7 +171,7 @@ def _once(*problems: list[Problem]) -> list[Problem]:
 
 
 def as_offline_warnings(where: Platform, problems: list[Problem]) -> list[Problem]:
-    """Problems of a job that is only shown or checked: that the platform cannot be asked from here is a warning."""
+    """Problems of a dry run or check: an unreachable platform is only a warning."""
     return [replace(p, severity="warning") if p.code in where.away else p for p in problems]
 
 
@@ -181,7 +181,7 @@ def retry(
     """Launch the job of a record again: in its run folder and with its image, from its newest checkpoint. The settings
     of the platform are those of the record, unless `site_file` has others.
 
-    Raises USAGE where the job still runs or is complete, and NOT_AGREED where it would fail again.
+    Raises USAGE if the job still runs or is complete, and NOT_AGREED if it would fail again.
     """
     if not record.state.is_terminal or record.state == State.COMPLETE:
         remedy = f"look at it: {command('jobs', 'status', record.job_id)}"
@@ -206,8 +206,8 @@ def retry(
 
 
 def earlier_job(job_spec: JobSpec, platform_name: str, *, ended: bool = False) -> JobRecord | None:
-    """The newest job of the same spec, data and model that runs, or is complete and still has its run folder. Without
-    one, `ended` gives the newest job that ended otherwise and still has its run folder."""
+    """The newest job of the same spec, data and model that is running, or complete with its run folder. Without one,
+    `ended` gives the newest job that ended otherwise and still has its run folder."""
     others = []
     for record in map(watch.observe, _same(job_spec, platform_name)):
         has_folder = os.path.isdir(record.run_dir)
@@ -218,7 +218,7 @@ def earlier_job(job_spec: JobSpec, platform_name: str, *, ended: bool = False) -
 
 
 def _same(job_spec: JobSpec, platform_name: str) -> list[JobRecord]:
-    """The jobs of the same spec, data and model, as last seen, the newest first."""
+    """The jobs of the same spec, data and model, as last observed, the newest first."""
     same = {
         "platform": platform_name,
         "action": job_spec.action,
@@ -233,8 +233,8 @@ def _same(job_spec: JobSpec, platform_name: str) -> list[JobRecord]:
 def name_run(job_spec: JobSpec, *, new_run: bool) -> tuple[Path, str]:
     """The run folder and the job id: of a new run, or of the run to resume.
 
-    Raises JOB_NOT_DONE where another job uses that folder, and RESUME_NO_CHECKPOINT where a training should
-    resume and there is no run of its spec: it would start from the base weights again.
+    Raises JOB_NOT_DONE if another job uses that folder, and RESUME_NO_CHECKPOINT if a training should resume and there
+    is no run of its spec: it would start from the base weights again.
     """
     out = job_spec.output_dir
     job_id = runs.new_name(job_spec.spec_fingerprint, _used_names(out))
@@ -253,8 +253,8 @@ def _used_names(output_dir: Path) -> set[str]:
 
 
 def refuse_busy(run_dir: Path, *, since: int | None = None) -> None:
-    """Raises JOB_NOT_DONE where a job works in the folder. Only those launched after number `since` count if it is set,
-    as last stored: no platform is asked."""
+    """Raise JOB_NOT_DONE if a job is running in the folder. With `since`, only jobs launched after that number count,
+    in their stored states: no platform is contacted."""
     for record in records.scan()[0]:
         if record.run_dir != str(run_dir) or (since is not None and record.sequence <= since):
             continue
@@ -263,7 +263,7 @@ def refuse_busy(run_dir: Path, *, since: int | None = None) -> None:
 
 
 def with_image(where: Platform, settings: Any, resources: Resources, *, fetch: bool) -> Resources:
-    """The resources with the image that will run. Raises what images.choose and the platform's pin_image raise."""
+    """The resources with the final image. Raises the problems of images.choose and of the platform's pin_image."""
     if not where.needs_image(settings):
         return resources
     image = images.choose(resources.image, agreed=resources.agreed)
@@ -271,7 +271,7 @@ def with_image(where: Platform, settings: Any, resources: Resources, *, fetch: b
 
 
 def with_image_unasked(where: Platform, settings: Any, resources: Resources) -> tuple[Resources, list[Problem]]:
-    """`with_image` for what is only shown: nothing is fetched, and that nobody agreed to the image is a warning."""
+    """`with_image` for a dry run: nothing is fetched, and a missing agreement to the image is a warning."""
     try:
         return with_image(where, settings, resources, fetch=False), []
     except ProblemError as unpinned:
@@ -280,7 +280,7 @@ def with_image_unasked(where: Platform, settings: Any, resources: Resources) -> 
 
 
 def job_of(job_spec: JobSpec, where: Platform, settings: Any, resources: Resources, run_dir: Path, job_id: str) -> Job:
-    """The job as the platform will see it. Raises PLATFORM_NODES."""
+    """The job in the form for platforms. Raises PLATFORM_NODES."""
     processes = process_count(job_spec.spec)
     if resources.nodes < 1 or processes % resources.nodes:
         raise PLATFORM_NODES.error(
@@ -315,7 +315,7 @@ def _reserve(
     resources: Resources,
     retry_of: str | None = None,
 ) -> tuple[JobRecord, Job, Rendered]:
-    """Write the files of the run and the record of its job, which others see from then on."""
+    """Write the files of the run and the record of its job, which other processes see from then on."""
     rendered = where.render(job)
     sequence = 1 + max(records.last_sequence(), runs.last_sequence(job.run_dir.parent))
     record = JobRecord(
@@ -370,7 +370,7 @@ def _submit(record: JobRecord, job: Job, rendered: Rendered, where: Platform) ->
         record = records.update(record.job_id, reference=reference)
     except ProblemError as unwritten:
         raise _stopped_again(unwritten, where, replace(record, reference=reference)) from unwritten
-    if record.cancel_requested:  # before there was anything to cancel
+    if record.cancel_requested:  # before it was submitted
         where.cancel(replace(record, reference=reference), 0)
     with suppress(ProblemError):  # it was started; the next observation reports the problem
         record = watch.observe(record)
@@ -378,7 +378,7 @@ def _submit(record: JobRecord, job: Job, rendered: Rendered, where: Platform) ->
 
 
 def _stopped_again(unwritten: ProblemError, where: Platform, record: JobRecord) -> ProblemError:
-    """End a job whose record cannot be written, as on a full disk: after a failed launch no job may be left running."""
+    """End a job whose record cannot be written, as on a full disk: a failed launch must leave no running job."""
     first, *others = unwritten.problems
     try:
         where.cancel(replace(record, cancel_requested=files.now()), STOP_S)
@@ -397,7 +397,7 @@ def _perhaps_started(silent: ProblemError, record: JobRecord) -> ProblemError:
 
 
 def _run_to_resume(job_spec: JobSpec) -> Path | None:
-    """The newest run of this spec. Saved answers are of no use with another model or other questions."""
+    """The newest run of this spec. Saved answers are useless with another model or other questions."""
     values = {"action": job_spec.action, "spec_fingerprint": job_spec.spec_fingerprint}
     if job_spec.declared.resuming and job_spec.declared.resuming.same_inputs:
         values["inputs_fingerprint"] = job_spec.inputs_fingerprint

@@ -46,7 +46,7 @@ PROOF = "proof"  # the run folder of a proof
 MOST_WORKERS = 2
 OTHER_OUT = "let --out name a new folder, or ask there all that was asked before"
 QUESTIONS = "asked.jsonl"  # in the run folder: the questions, as annotations without answers
-TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")  # what names media beside questions
+TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")  # formats with media beside questions
 COLUMNS = ("file", "question", "answer", "status", "finish_reason", "spans_s")
 Row = dict[str, Any]
 
@@ -60,9 +60,9 @@ def inference_job(layers: Iterable[Layer], folder: Path) -> Job:
 
 
 def prove(action: str, spec_path: Path) -> Path:
-    """Run the proof of an action. Returns its run folder: the proof of a run lies in the run whose own spec it is, else
-    in the newest run of the spec; any other lies beside the runs. Raises RESUME_NO_CHECKPOINT where there is no such
-    run, JOB_NOT_DONE where a job works in it, and the problems of the engine."""
+    """Run the proof of an action and return its run folder. The proof of a run is in the folder of the run with this
+    spec, else of the newest run of the spec; any other is beside the runs. Raises RESUME_NO_CHECKPOINT without such a
+    run, JOB_NOT_DONE if a job is running in it, and the problems of the engine."""
     job_spec = load_job_spec(action, spec_path, fetch=True)
     folder = job_spec.output_dir / PROOF
     if job_spec.declared.proves_earlier_run:
@@ -107,10 +107,10 @@ def run_engine(job: Job, *options: str) -> None:
 
 @dataclass(frozen=True)
 class Question:
-    """Every question about each of the media, which are files or folders; without a question, the default one or that
-    of `prompt_file`. `table` names annotations or a table, each row of which asks its own question about its own media,
-    in place of both. With `reasoning` the model is asked to think first. `which` selects the export of a run. `sets`
-    are keys as KEY=VALUE. `out` keeps the run folder, which a second call continues; without it nothing is kept."""
+    """Questions about media: every question about each of the `media`, which are files or folders; without questions,
+    the default one or that of `prompt_file`. Instead of both, `table` names a table whose rows have their own question
+    and media. With `reasoning` the model is asked to think first. `which` selects the export of a run. `sets` are keys
+    as KEY=VALUE. `out` keeps the run folder, which a second call continues; otherwise it is temporary."""
 
     model: str
     media: tuple[str, ...]
@@ -124,8 +124,8 @@ class Question:
 
 
 def ask(question: Question) -> list[Row]:
-    """A row for every question about every file, as in answers.jsonl. Raises the problems of the question and of the
-    engine."""
+    """Answer every question about every file; returns rows as in answers.jsonl. Raises the problems of the question and
+    of the engine."""
     asks = prompt_layer(question.prompt_file, reasoning=question.reasoning)
     layers = [model_layer(ACTION, question.model, question.which), asks, parse_set(question.sets)]
     questions = tuple(map(with_reasoning, question.questions)) if question.reasoning else question.questions
@@ -143,13 +143,13 @@ def ask(question: Question) -> list[Row]:
             "inference.skip_saved": question.out is not None,
         }
         run_engine(inference_job([few, *layers, Layer("infer.py", own)], folder))
-        with (folder / ANSWERS).open("rb") as lines:  # text has more line ends than JSON lines have
+        with (folder / ANSWERS).open("rb") as lines:  # text has more line ends than JSON lines
             return [json.loads(line) for line in lines]
 
 
 def _rows(place: str, questions: tuple[str, ...]) -> Iterator[Row]:
-    """An annotation without an answer for each question about each file of a place. Raises DATA_MEDIA_MISSING, and what
-    `load_records` does of an archive."""
+    """An annotation without an answer for each question about each file of a place. Raises DATA_MEDIA_MISSING, and the
+    problems of `load_records` for an archive."""
     for kind, file in _files(str(absolute(place))):
         yield from ({kind: file, "question": question} for question in questions)
         if not questions:
@@ -157,7 +157,7 @@ def _rows(place: str, questions: tuple[str, ...]) -> Iterator[Row]:
 
 
 def rows_of_table(path: Path, reasoning: bool = False) -> list[Row]:
-    """An annotation without an answer for each record; media by their whole paths. Raises the records' problems."""
+    """An annotation without an answer for each record; media by their full paths. Raises the records' problems."""
     return [_unanswered(record, reasoning) for record in load_records(path, need_answers=False)]
 
 
@@ -180,13 +180,13 @@ def _part(record: Record, part: str | int) -> Row:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file of questions names the media that they are about, and is no plain text."""
+    """Whether a file of questions also names their media, unlike plain text."""
     return path.suffix.lower() in TABLES
 
 
 def _files(place: str) -> list[tuple[str, str]]:
-    """Kind and path of the file, or of those in a folder or an archive: annotations that lie beside them ask nothing
-    here. Raises DATA_MEDIA_MISSING."""
+    """Kind and path of the file, or of those in a folder or an archive; annotations beside them are ignored. Raises
+    DATA_MEDIA_MISSING."""
     if is_archive(place) or archive_and_member(place):
         return [(ref.kind, ref.key) for record in load_records(place, need_answers=False) for ref in record.media]
     if not os.path.exists(place):
@@ -202,7 +202,7 @@ def _files(place: str) -> list[tuple[str, str]]:
 
 @contextmanager
 def _run_folder(out: Path | None) -> Iterator[Path]:
-    """Raises OUTPUT_EXISTS for a folder with other contents."""
+    """The folder `out`, or a temporary one. Raises OUTPUT_EXISTS for a folder with other contents."""
     if out is None:
         with TemporaryDirectory(prefix="vidqa-infer-") as folder:
             yield Path(folder)
@@ -214,7 +214,7 @@ def _run_folder(out: Path | None) -> Iterator[Path]:
 
 
 def _require_earlier(folder: Path, rows: list[Row]) -> None:
-    """Answers that a folder keeps are not replaced by those to other questions. Raises OUTPUT_EXISTS."""
+    """Raise OUTPUT_EXISTS if the folder has answers to other questions, which must not be replaced."""
     if not (folder / QUESTIONS).is_file():
         return
     current = {json.dumps(row, sort_keys=True) for row in rows}
@@ -231,13 +231,13 @@ def _require_earlier(folder: Path, rows: list[Row]) -> None:
 
 
 def problems_of(rows: list[Row]) -> list[Problem]:
-    """The problems of files without an answer, each once, at the file: in the run it is at one of the questions."""
+    """The problems of files without an answer, each once, at the file instead of the question."""
     problems = [replace(Problem(**row["problem"]), where=row["media"][0]) for row in rows if row["problem"]]
     return list(dict.fromkeys(problems))
 
 
 def lines_of(path: Path) -> list[str]:
-    """The questions in a text file, one a line. Raises DATA_FILE_MISSING, DATA_EMPTY."""
+    """The questions in a text file, one per line. Raises DATA_FILE_MISSING, DATA_EMPTY."""
     try:
         with open_plain(path) as file:
             lines = [line.strip() for line in file.read().decode("utf-8-sig").splitlines()]
@@ -249,14 +249,14 @@ def lines_of(path: Path) -> list[str]:
 
 
 def write_lines(path: Path, rows: list[Row]) -> None:
-    """Raises ENV_FILE_REFUSED."""
+    """Write rows as JSON lines. Raises ENV_FILE_REFUSED."""
     with refused_writes(path):
         write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
 def write_table(path: Path, rows: list[Row]) -> None:
-    """One line for each answer; the columns are those of a CSV data set and three more. A table with other columns,
-    such as that of the questions, is not replaced. Raises ENV_FILE_REFUSED."""
+    """Write a CSV with one line per answer; the columns are those of a CSV data set and three more. A table with other
+    columns, such as that of the questions, is not replaced. Raises ENV_FILE_REFUSED."""
     require_table(path)
     lines = io.StringIO()
     writer = csv.writer(lines)
@@ -270,7 +270,7 @@ def write_table(path: Path, rows: list[Row]) -> None:
 
 
 def require_table(path: Path) -> None:
-    """Raises ENV_FILE_REFUSED where the file is there and is no table of answers."""
+    """Raise ENV_FILE_REFUSED if the file exists and is not a table of answers."""
     if not path.exists():
         return
     try:
@@ -284,7 +284,7 @@ def require_table(path: Path) -> None:
 
 
 def shown(rows: list[Row], count: int, files: list[str]) -> str:
-    """The answers for a person: one alone as it is, several each with file and question."""
+    """Format answers for display: a single one as it is, several with file and question."""
     if count == 1 and not rows[0]["windows"]:
         return _answer(rows[0])
     parts = [f"{', '.join(map(os.path.basename, row['media']))}: {row['question']}\n{_answer(row)}" for row in rows]

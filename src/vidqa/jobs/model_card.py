@@ -1,8 +1,6 @@
-"""The model card of an export: README.md as model hubs show it, from what the run, its spec and its scores say. Scores
-are those of evaluations whose recipe names these very weights.
-
-No path of this machine goes into it: the card is published with the weights.
-"""
+"""The model card of an export: README.md in the format of model hubs, from the run, its spec and its scores. Scores are
+those of evaluations whose recipe has the hash of these weights. The card contains no path of this machine, because it
+is published with the weights."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Scores:
-    """An evaluation of the export, and one of its base model that compares with it."""
+    """An evaluation of the export, and a comparable one of its base model."""
 
     export: Evaluation
     base: Evaluation | None
@@ -64,7 +62,7 @@ def _figures(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scores_of(source: ExportSource, out: Path) -> list[Scores]:
-    """Every way in which the export, or what was made of it in `out`, was evaluated; of equal ways the newest."""
+    """Evaluations of the export, or of its release in `out`; of those with equal recipes the newest."""
     evaluations = sorted(
         _evaluations(source), key=lambda evaluation: (evaluation.folder / METRICS).stat().st_mtime, reverse=True
     )
@@ -80,7 +78,7 @@ def scores_of(source: ExportSource, out: Path) -> list[Scores]:
 
 
 def _evaluations(source: ExportSource) -> Iterator[Evaluation]:
-    """Those beside the run, in the folders beside that of its runs, and of the jobs that were launched here."""
+    """The evaluations beside the run, in the folders beside the folder of its runs, and of jobs launched here."""
     home = source.run.path
     beside = [recipe.parent for pattern in ("*", "*/*") for recipe in home.parent.parent.glob(f"{pattern}/{RECIPE}")]
     launched = [Path(record.run_dir) for record in records.scan()[0]]
@@ -91,7 +89,7 @@ def _evaluations(source: ExportSource) -> Iterator[Evaluation]:
 
 
 def _set_of(folder: Path) -> str:
-    """A short name for the questions of an evaluation: the folder of the annotations, or their file's name."""
+    """A short name of an evaluation's questions: the folder of the annotations, or their file's name."""
     if not (dataset := dataset_of(folder)):
         return "questions"
     path = Path(dataset["annotation_path"])
@@ -101,7 +99,7 @@ def _set_of(folder: Path) -> str:
 def card_text(
     source: ExportSource, origin: Origin, name: str, scores: Sequence[Scores], proof: Mapping[str, Any], *, merged: bool
 ) -> str:
-    """The model card of the folder `name`; `merged` says that an adapter went into its base, `proof` is proof.json."""
+    """The model card of the folder `name`; `merged`: an adapter was merged into its base; `proof` is proof.json."""
     spec = source.spec
     prompt, vision = spec.custom.system_prompt, spec.custom.vision
     is_adapter = source.is_adapter and not merged
@@ -150,7 +148,7 @@ def _base(origin: Origin) -> str:
 
 
 def _settings(scores: Sequence[Scores]) -> list[str]:
-    """How the answers were generated, each way once."""
+    """Generation settings of the answers, each combination once."""
     recipes = {str(s.export.recipe.get("generation", {})): s.export.recipe for s in scores}
     settings = []
     for recipe in recipes.values():
@@ -196,7 +194,7 @@ def _score_row(scores: Scores) -> list[str]:
 
 
 def _license(facts: Mapping[str, str]) -> str:
-    """The license as Markdown; empty where it is not known."""
+    """The license as Markdown; empty if unknown."""
     if not facts:
         return ""
     name, link = facts.get("license_name") or facts["license"], facts.get("license_link", "")
@@ -204,7 +202,7 @@ def _license(facts: Mapping[str, str]) -> str:
 
 
 def _policy(spec: GrpoSpec) -> dict[str, object]:
-    """What reinforcement learning draws and rewards. Of a function of the user's its file's name, no path."""
+    """Settings of reinforcement learning and its rewards. User functions are named by their file, without a path."""
     policy, rollout = spec.train.train_policy, spec.rollout
     rewards = reward_weights(policy.reward_function)
     return {
@@ -219,7 +217,7 @@ def _policy(spec: GrpoSpec) -> dict[str, object]:
 
 
 def _plain(text: str) -> str:
-    """Words of others as part of a line of Markdown: no line, cell, link or tag begins in them."""
+    """Escape others' text for a line of Markdown: no line, cell, link or tag begins in it."""
     return re.sub(r"([\\`*\[\]<>|])", r"\\\1", " ".join(text.split()))
 
 

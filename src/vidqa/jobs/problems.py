@@ -1,5 +1,5 @@
-"""Problems of jobs: of launching them, looking at them, trying them again, of their exports, and of the platforms where
-they run."""
+"""Problems of jobs: of launching, observing and retrying them, of their exports, and of the platforms on which they
+run."""
 
 from vidqa.core.problem import Code, Exit
 
@@ -48,7 +48,7 @@ SITE_SETTINGS = Code(
     "The settings of your place (site.toml) are missing, are not TOML, or lack or hold a wrong key or value.",
     "Correct what the message names; references/site_template.toml documents every key.",
 )
-# By what cannot be reached: what to do. A problem has the remedy of its own platform.
+# Remedies by the unreachable service. A problem has the remedy of its own platform.
 REACH = {
     "Local": "launch from a Linux machine whose /proc can be read",
     "Docker": "start its daemon (sudo systemctl start docker), or let DOCKER_HOST name one that runs",

@@ -1,7 +1,7 @@
 """Job records: one JSON file per job in the state folder, written before the job starts.
 
-A record holds the request and the last observed state. Terminal states never change. Damage is found when a record is
-read, so that one damaged record does not stop a listing.
+A record holds the request and the last observed state. Terminal states never change. Damage is detected when a record
+is read, so that one damaged record does not stop a listing.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from vidqa.jobs.platforms.job_store import record_file
 from vidqa.jobs.problems import JOB_NOT_FOUND, JOB_RECORD_BROKEN
 
 SCHEMA_VERSION = 1
-MOST_NUMBER = 1 << 53  # the largest integer that every JSON reader keeps exact
+MOST_NUMBER = 1 << 53  # the largest integer that every JSON reader represents exactly
 PASSED, AT_LAUNCH, SKIPPED = "passed", "without decoding", "skipped"  # of `preflight` in a record
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord(Submitted):
-    """`inputs_fingerprint` covers data and model. A resumed run appends to its log. `failure` is {"class", "evidence"}
-    of a job that failed; `retry_of` is the job that this one retries; `preflight` whether it was checked before.
-    `requested_gpus` are those of --gpus, which a retry has again; None without the option. `folder` is the working
-    folder of the launch, and `sequence` numbers the launches independently of the clock; records of earlier versions
-    have none of the three. `spans` are [since, until] of each span in which a job of a platform with a queue was seen
-    running; `until` is empty for the last one."""
+    """The record of a job. `inputs_fingerprint` covers data and model. A resumed run appends to its log. `failure` is
+    {"class", "evidence"} of a failed job; `retry_of` is the job that this one retries; `preflight` the kind of check
+    before it. `requested_gpus` are those of --gpus, which a retry repeats; None without the option. `folder` is the
+    working folder of the launch, and `sequence` numbers the launches independently of the clock; records of earlier
+    versions have none of the three. `spans` are [since, until] of each span in which a job on a platform with a queue
+    was observed running; `until` is empty for an open span."""
 
     platform: str
     action: str
@@ -84,7 +84,7 @@ def read(job_id: str) -> JobRecord:
 
 
 def scan(spec_fingerprint: str = "") -> tuple[list[JobRecord], list[Problem]]:
-    """All records, or those of a spec, the one launched last first, and a warning for each that cannot be read."""
+    """All records, or those of a spec, the last launched first, and a warning for each unreadable one."""
     records, problems = [], []
     for name in names(spec_fingerprint):
         try:
@@ -95,18 +95,18 @@ def scan(spec_fingerprint: str = "") -> tuple[list[JobRecord], list[Problem]]:
 
 
 def names(spec_fingerprint: str = "") -> list[str]:
-    """The names of all jobs, or of those that may be of a spec, also of those whose records cannot be read."""
+    """The names of all jobs, or of those that may be of a spec, including those with unreadable records."""
     pattern = f"*-{name_of(spec_fingerprint)}*.json" if spec_fingerprint else "*.json"
     return sorted(p.stem for p in jobs_folder().glob(pattern) if not p.name.endswith(".exit.json"))
 
 
 def name_of(spec_fingerprint: str) -> str:
-    """The part of a job's name that its spec decides."""
+    """The part of a job's name that depends on its spec."""
     return spec_fingerprint[:6]
 
 
 def last_sequence() -> int:
-    """The number of the last launch; 0 where there is none."""
+    """The number of the last launch; 0 without any."""
     newest_first, _ = scan()
     return newest_first[0].sequence if newest_first else 0
 
@@ -123,7 +123,7 @@ def update(job_id: str, *, first: Callable[[], None] | None = None, **changes: A
 
 
 def _parse(path: Path) -> JobRecord:
-    """A record that has not changed since this process read it is not read again."""
+    """The parsed record, from a cache if the file has not changed since this process read it."""
     try:
         status = os.stat(path)
     except OSError as missing:
@@ -145,7 +145,7 @@ def _parsed(path: Path, _stamp: tuple[int, ...]) -> JobRecord:
 
 
 def _ranges(record: JobRecord) -> Iterator[tuple[str, bool]]:
-    """Whether the fields have valid values, where their type alone does not tell."""
+    """The fields with value constraints beyond their type, and whether they hold."""
     yield "platform", record.platform in NAMES
     yield "spec_fingerprint", re.fullmatch(r"\w+", record.spec_fingerprint) is not None
     for name in ("run_dir", "output_dir"):

@@ -1,7 +1,7 @@
-"""Makes a folder for others of an export: weights, tokenizer and processor, the proof, and a model card.
+"""Release of an export as a folder for others: weights, tokenizer and processor, the proof, and a model card.
 
-The weights are written beside the folder and get its name when they are proved. A folder that is there already gets a
-new card only, with the scores that have come since.
+The weights are written beside the folder, which is renamed once they are proved. An existing folder only gets a new
+card, with the newest scores.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Release:
 
 
 def write_release(source: ExportSource, out: Path, *, merge: bool) -> Release:
-    """Export once more into `out`, `merge` for an adapter that goes into its base. Raises OUTPUT_EXISTS,
-    ENV_FILE_REFUSED, JOB_FAILED, and whatever is wrong with the weights or with the proof's sample."""
+    """Export again into `out`; with `merge` an adapter is merged into its base. Raises OUTPUT_EXISTS, ENV_FILE_REFUSED,
+    JOB_FAILED, and the problems of the weights or of the proof's sample."""
     merge = merge and source.is_adapter
     identity = {"run": source.run.path.name, "export": source.export.name, "sha256": source.sha256, "merged": merge}
     facts = read_object(out / EXPORT)
@@ -58,7 +58,7 @@ def write_release(source: ExportSource, out: Path, *, merge: bool) -> Release:
 
 
 def _require_free(out: Path, facts: dict[str, Any], identity: dict[str, Any]) -> None:
-    """Raises OUTPUT_EXISTS for a folder with anything in it but this export, damaged."""
+    """Raise OUTPUT_EXISTS for a folder with any content but this export, possibly damaged."""
     if out.exists() and not out.is_dir():
         raise OUTPUT_EXISTS.error(out, "it is a file")
     identity_there = facts.get("made_of")
@@ -72,7 +72,7 @@ def _require_free(out: Path, facts: dict[str, Any], identity: dict[str, Any]) ->
 
 
 def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: bool) -> dict[str, Any]:
-    """The facts of the export that is published as `out`."""
+    """Make and publish the export as `out`; returns its facts."""
     out.parent.mkdir(parents=True, exist_ok=True)
     words = ["--run", source.run.path, "--export", source.export, "--out", out, *(["--merge"] if merge else [])]
     unfinished = out.with_name(f"{UNFINISHED}{out.name}")
@@ -89,7 +89,7 @@ def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: b
         "format": report["format"],
         "trainer_loss": report["proof"]["trainer_loss"],
         "proof_sample": report["proof"]["sample_id"],
-        "spec": view_of(source.spec),  # no more of it: the folder goes to others, and its paths are private
+        "spec": view_of(source.spec),  # not all of it: the folder is for others, and paths are private
     }
     write_json(unfinished / EXPORT, facts)
     RunFolder.publish(unfinished)
@@ -97,7 +97,7 @@ def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: b
 
 
 def _in_engine(words: list[str]) -> dict[str, Any]:
-    """What the program that knows the libraries of models says it has made: its memory is free again when it ends."""
+    """Run the export program of the engine and return its result; its memory is freed when it ends."""
     own = {"PYTHONPATH": python_path(), PARENT: str(os.getpid())}
     environment = child_environment(**own, **OF_THE_ENGINE)
     program = [sys.executable, "-P", "-m", "vidqa.engine.actions.export", *words, "--json"]

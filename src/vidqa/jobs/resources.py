@@ -1,4 +1,4 @@
-"""Where a job runs and with what, beyond its spec: the options of launch.py, and a table of a study and of a DEFT loop.
+"""Platform resources of a job, beyond its spec: the options of launch.py, and a table of a study and of a DEFT loop.
 
 [resources]  # of study.toml; a loop has the same keys in the table `where` of its settings
 nodes = 2
@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 class Resources(BaseModel):
-    """As for scripts/launch.py."""
+    """The options of scripts/launch.py for resources."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 

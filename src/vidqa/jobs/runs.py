@@ -18,7 +18,7 @@ from vidqa.jobs.records import MOST_NUMBER, name_of
 
 
 def new_name(fingerprint: str, used_names: set[str]) -> str:
-    """A run's name: the time and the spec's fingerprint, with a number where `used_names` has it already."""
+    """A run's name: the time and the spec's fingerprint, with a number if it is in `used_names`."""
     first = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name_of(fingerprint)}"
     name, count = first, 1
     while name in used_names:
@@ -35,7 +35,7 @@ def newest_run(output_dir: Path, **values: str) -> Path | None:
 
 
 def last_sequence(output_dir: Path) -> int:
-    """The highest launch number in `output_dir`; 0 where there is none."""
+    """The highest launch number in `output_dir`; 0 without any."""
     return max((_sequence(run) for _, run in _runs(output_dir)), default=0)
 
 
@@ -51,7 +51,7 @@ def _sequence(run: dict[str, Any]) -> int:
 
 
 def run_that_made(model: Path) -> str | None:
-    """The run whose folder holds this model, as <run>/safetensors/<name>."""
+    """The run whose folder contains this model, as <run>/safetensors/<name>."""
     for folder in list(model.parents)[:3]:
         run_id = RunFolder(folder).read_run().get("run_id")
         if run_id:
@@ -80,8 +80,7 @@ def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id:
 
 
 def link_or_copy(file: Path, place: Path) -> None:
-    """Put a finished file into a run folder, as a hard link where possible. A failure is no error: the file is
-    optional."""
+    """Put a finished file into a run folder, as a hard link if possible. Errors are ignored: the file is optional."""
     with suppress(OSError), files.replacing(place) as temporary:
         files.remove(temporary, owner=place.parent)
         try:

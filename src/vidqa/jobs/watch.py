@@ -1,4 +1,4 @@
-"""Observes jobs, waits for them, follows their logs and cancels them, on any platform."""
+"""Observation of jobs on any platform: wait for them, follow their logs, cancel them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def observe(record: JobRecord) -> JobRecord:
 
 
 def _cancelled(record: JobRecord) -> JobRecord:
-    """The record of a job that is over and was cancelled, even if its end was first stored as another state."""
+    """The record of a cancelled job that is over, even if its end was first stored as another state."""
     observed = platform(record.platform).status(record)
     state = State.CANCELED if observed.state in (State.STOPPED, State.ERROR) else observed.state
     return _store(record, replace(observed, state=state))
@@ -57,8 +57,8 @@ def _store(record: JobRecord, observed: Observed) -> JobRecord:
 
 
 def _settle_run_folder(ended: JobRecord) -> None:
-    """Write the end of the job into status.json and problems.json where a killed engine could not. A status STOPPED or
-    ERROR of the engine itself is kept."""
+    """Write the end of the job into status.json and problems.json if a killed engine could not. A status STOPPED or
+    ERROR by the engine itself is kept."""
     run = ended.run
     if not os.path.isdir(run.path):  # also False for an invalid path
         return
@@ -74,8 +74,8 @@ def _settle_run_folder(ended: JobRecord) -> None:
 
 
 def find(job: str) -> JobRecord:
-    """The record of a job, named by its id or its run folder, as observed now; of several jobs in one run folder the
-    one launched last. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
+    """The record of a job, given by its id or its run folder, as observed now; of several jobs in one run folder the
+    last launched. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
     if not os.path.isdir(job) or job in records.names():
         return observe(records.read(job))
     folder, below = os.path.realpath(job), None
@@ -91,13 +91,13 @@ def find(job: str) -> JobRecord:
 
 
 def later_job(record: JobRecord) -> JobRecord | None:
-    """The newest job that continued the run of a job, as last stored; None where nothing did."""
+    """The newest job that continued the run of a job, as last stored; None without one."""
     newest = next((other for other in records.scan()[0] if other.run_dir == record.run_dir), record)
     return None if newest.job_id == record.job_id else newest
 
 
 def latest() -> tuple[JobRecord, list[Problem]]:
-    """The job launched last from the working folder, as observed now, and a warning for each unreadable record. Raises
+    """The last launched job from the working folder, as observed now, and a warning for each unreadable record. Raises
     JOB_NOT_FOUND, which names the last job of another folder."""
     here, (newest_first, problems) = Path.cwd(), records.scan()
     of_here = next((record for record in newest_first if record.is_of(here)), None)
@@ -123,8 +123,8 @@ def id_needed(verb: str) -> ProblemError:
 
 
 def listing() -> tuple[list[JobRecord], list[Problem]]:
-    """Every job, the last launched first, and a warning for each unreadable record and each job that cannot be
-    observed. The first MOST_LISTED are observed now, the others as last stored."""
+    """All jobs, the last launched first, and a warning for each unreadable record and each job that cannot be observed.
+    The first MOST_LISTED are observed now, the others as last stored."""
     newest_first, problems = records.scan()
     shown = []
     for record in newest_first[:MOST_LISTED]:
@@ -137,7 +137,7 @@ def listing() -> tuple[list[JobRecord], list[Problem]]:
 
 
 def describe(record: JobRecord) -> str:
-    """A job in a few lines for a person."""
+    """A job in a few lines of text."""
     status = record.run.read_status()
     steps = f"{status.get('step')} of {status['total_steps']}" if status.get("total_steps") else "-"
     left = f", about {status['eta_s']:.0f} s left" if status.get("eta_s") and not record.state.is_terminal else ""
@@ -163,8 +163,8 @@ def wait(
     *,
     lines: int | None = None,
 ) -> JobRecord:
-    """Wait until the job or the time is over; `show` gets each piece of the log as it is written: what is there already
-    from its last `lines` lines on, or all of it."""
+    """Wait until the end of the job or the timeout; `show` gets the log from its last `lines` lines on, or all of it,
+    and then each new piece."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     position = record.log_start if lines is None else max(record.log_start, _start_of_last(record, lines))
     while True:
@@ -177,7 +177,7 @@ def wait(
 
 
 def cancel(job_id: str, grace_s: float) -> JobRecord:
-    """Ask a job to save and stop, and end it by force after `grace_s`. A job that is over stays as it is."""
+    """Ask a job to save and stop, and kill it after `grace_s`. A job that is over is not changed."""
     record = find(job_id)
     if record.state.is_terminal:
         return record
@@ -187,7 +187,7 @@ def cancel(job_id: str, grace_s: float) -> JobRecord:
 
 
 def tail(record: JobRecord, lines: int) -> str:
-    """The last lines of a job's log; at most the last MiB is read."""
+    """The last lines of a job's log; reads at most the last MiB."""
     written, _ = platform(record.platform).log(record, -TAIL_BYTES)
     return "\n".join(written.decode(errors="replace").splitlines()[-lines:]) if lines > 0 else ""
 
@@ -199,7 +199,7 @@ def _start_of_last(record: JobRecord, lines: int) -> int:
 
 
 def problems_of(record: JobRecord) -> list[Problem]:
-    """The problems to show for a job: those the engine left in problems.json, else one of ours. None when complete."""
+    """The problems to show for a job: the engine's in problems.json, else one of ours. Empty when complete."""
     if record.state == State.COMPLETE:
         return []
     if not record.state.is_terminal:
@@ -233,7 +233,7 @@ def _problem_of(record: JobRecord) -> Problem:
 
 
 def exit_code(record: JobRecord) -> int:
-    """For scripts: 0 complete; the engine's own 3, 4 and 6; 6 while it runs; else 5."""
+    """The exit code for scripts: 0 complete; the engine's own 3, 4 and 6; 6 while it runs; else 5."""
     if record.state == State.COMPLETE:
         return int(Exit.OK)
     if not record.state.is_terminal:
@@ -243,7 +243,7 @@ def exit_code(record: JobRecord) -> int:
 
 
 def _show_from(record: JobRecord, position: int, show: Callable[[str], None]) -> int:
-    """Show the log after `position`, whole lines only before the job's end. Returns the new position."""
+    """Show the log after `position`, only whole lines before the job's end. Returns the new position."""
     gained, end = platform(record.platform).log(record, position)
     whole = gained if record.state.is_terminal else gained[: gained.rfind(b"\n") + 1]
     if whole:

@@ -1,11 +1,11 @@
-"""Platforms: where jobs run. What is known of a job beyond its place is in `vidqa.jobs`."""
+"""Platforms on which jobs run. All platform-independent parts of jobs are in `vidqa.jobs`."""
 
 import importlib
 
 from vidqa.core.cli import USAGE
 from vidqa.jobs.platforms._base import Platform
 
-# The modules of this package that hold a platform, under its name in capitals.
+# Modules of this package by platform; each defines the platform under its name in capitals.
 MODULES = {"local": "local", "docker": "docker", "slurm": "slurm", "kubernetes": "kubernetes.platform"}
 NAMES = tuple(MODULES)
 

@@ -17,14 +17,14 @@ from vidqa.core.run_folder import RunFolder
 from vidqa.jobs.platforms.processes import ProcessIdentity
 from vidqa.jobs.problems import PLATFORM_PATH
 
-# Endpoints for the upload at the end of a job, if not the default ones.
+# Endpoints for the upload at the end of a job, unless the default ones.
 ADDRESSES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION", "HF_ENDPOINT")
-SAVE_S = 600  # how long torchrun lets its processes write a checkpoint after a stop request
-# Classes of failures that a platform recognises; jobs/failure.py has the others.
+SAVE_S = 600  # seconds that torchrun gives its processes to write a checkpoint after a stop request
+# Classes of failures that platforms detect; jobs/failure.py has the others.
 INFRASTRUCTURE, IMAGE, OUT_OF_MEMORY = "infrastructure", "image", "out of memory"
-# Of a dry run: the job's spec, and the command of a platform without files.
+# Files of a dry run: the job's spec, and the command of a platform without files.
 SPEC_FILE, RUN_SCRIPT = "spec.toml", "run.sh"
-# The beginning of the message of a job that its platform refused, or that its launcher did not live to start.
+# Prefix of the message of a job that its platform refused, or whose launcher died before starting it.
 NOT_STARTED = "it was not started"
 LAUNCHER_ENDED = f"{NOT_STARTED}: its launcher had ended before"
 
@@ -37,23 +37,23 @@ class State(StrEnum):
     COMPLETE = "COMPLETE"
     ERROR = "ERROR"
     CANCELED = "CANCELED"
-    STOPPED = "STOPPED"  # saved itself before the end: resumable
+    STOPPED = "STOPPED"  # saved before the end: resumable
 
     @property
     def is_terminal(self) -> bool:
         return self not in (State.PENDING, State.RUNNING)
 
 
-SUBMIT_SCRIPT = "submit.sh"  # beside them where only the cluster sees the run folder: it is run there
+SUBMIT_SCRIPT = "submit.sh"  # beside them if only the cluster sees the run folder: it is run there
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run as a platform sees it: `processes` engine processes over `nodes` nodes of `gpus` GPUs (0: on the CPU).
+    """One run in the form for platforms: `processes` engine processes on `nodes` nodes of `gpus` GPUs (0: on the CPU).
 
-    `reads` and `writes` are the absolute files and folders that the spec names: where the job runs, they must be at
-    the same paths. The paths in `to_come` exist once the commands of `fetch` have run, which a launch does
-    first. `settings` are the platform's own, from site.toml, as its settings model.
+    `reads` and `writes` are the absolute files and folders of the spec; they must exist at the same paths where the job
+    runs. The paths in `to_come` exist once the commands of `fetch` have run, which a launch does first. `settings` are
+    the platform's own, from site.toml, as its settings model.
     """
 
     job_id: str
@@ -68,12 +68,12 @@ class Job:
     settings: Any = None
     spec_toml: str = ""  # the text of `spec`, for jobs whose run folder this machine does not see
     named: tuple[Path, ...] = ()  # folders of media that the annotations name by absolute paths
-    needs: tuple[str, ...] = ()  # names of the secrets that the spec needs
+    needs: tuple[str, ...] = ()  # names of the secrets for the spec
     to_come: tuple[Path, ...] = ()
     fetch: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raises PLATFORM_PATH for paths that scripts of the platforms cannot hold, the cache's among them."""
+        """Raise PLATFORM_PATH for paths that the platforms' scripts cannot contain, including the cache's."""
         paths = dict.fromkeys(map(str, (self.run_dir, *self.reads, *self.writes, environment.cache_folder())))
         odd = [(path, characters) for path in paths if (characters := control_characters(path))]
         raise_errors([PLATFORM_PATH.at(repr(path), f"it holds {characters}") for path, characters in odd])
@@ -94,7 +94,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Rendered:
-    """Exactly what will run. `environment` is set for the job; SECRET_NAMES are passed on by name where they are set.
+    """The exact command of a job. `environment` is set for the job; SECRET_NAMES are passed on by name if they are set.
 
     `files` are written into the run folder before the job is submitted: a batch script, a manifest, a container.
     """
@@ -105,7 +105,7 @@ class Rendered:
 
     @property
     def shown(self) -> str:
-        """The files to submit; without any, a shell command that does the same in the foreground."""
+        """The files to submit; without any, an equivalent shell command in the foreground."""
         if self.files:
             return "\n".join(f"# {name}\n{text.rstrip()}" for name, text in self.files.items())
         settings = [f"{name}={value}" for name, value in self.environment.items()]
@@ -116,9 +116,9 @@ class Rendered:
 class Submitted:
     """The part of a job's record by which its platform finds it again.
 
-    `launcher` is the process that launched it, `reference` the result of `submit` (None: not yet), and
-    `settings` the platform's settings as recorded (`site.settings_of`). `state`, `exit_code` and `message` are the last
-    observed ones. In a log shared with earlier jobs, this job's part begins at byte `log_start`.
+    `launcher` is the process that launched it, `reference` the result of `submit` (None: not yet), and `settings` the
+    platform's settings as recorded (`site.settings_of`). `state`, `exit_code` and `message` are the last observed ones.
+    In a log shared with earlier jobs, this job's part begins at byte `log_start`.
     """
 
     job_id: str
@@ -143,17 +143,15 @@ class Submitted:
         return self.run.path / "log.txt"
 
 
-# Why a job failed: one of the classes of jobs/failure.py, and the problem or log line that says so.
+# The cause of a failure: a class of jobs/failure.py, and the problem or log line as evidence.
 Failure = TypedDict("Failure", {"class": str, "evidence": str})
 
 
 @dataclass(frozen=True)
 class Observed:
-    """The state of a job as the platform sees it now. `exit_code` is the engine's, a `core.problem.Exit`, once
-    known.
+    """The present state of a job on its platform. `exit_code` is the engine's, a `core.problem.Exit`, once known.
 
-    `failure` is set where the platform itself knows why the job failed; otherwise what the engine and the log say
-    decides.
+    `failure` is set if the platform itself knows the cause; otherwise the engine's status and the log decide.
     """
 
     state: State
@@ -169,7 +167,7 @@ def run_folder_log(job: Submitted, position: int) -> tuple[bytes, int]:
 
 
 def read_log_file(path: Path, position: int) -> tuple[bytes, int]:
-    """Like `run_folder_log`, for any file."""
+    """Read any file like `run_folder_log`."""
     try:
         with files.open_plain(path) as file:
             size = file.seek(0, 2)
@@ -185,7 +183,7 @@ def read_log_file(path: Path, position: int) -> tuple[bytes, int]:
 
 
 def instant(text: str, otherwise: datetime) -> datetime:
-    """An ISO 8601 time, of UTC where it names no offset; `otherwise` for other text."""
+    """Parse an ISO 8601 time, UTC if it has no offset; `otherwise` for other text."""
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -201,24 +199,24 @@ def copy_command(names: Iterable[str], folder: Path, run_dir: Path) -> str:
 
 @dataclass(frozen=True)
 class Platform:
-    """How one kind of machine runs jobs.
+    """The functions and properties of one platform.
 
-    check(job)                  what keeps the job from running here, and warnings
-    render(job)                 the literal command and environment, and the files that are submitted
+    check(job)                  problems that keep the job from running here, and warnings
+    render(job)                 the literal command and environment, and the files to submit
     submit(job, rendered)       starts it; returns the reference by which it is found again. Raises PLATFORM_SILENT
-                                where it may have started although there was no answer
-    status(submitted)           what is true now; never a guess from an earlier look
-    cancel(submitted, grace_s)  asks the engine to save and stop, ends it by force after `grace_s`; returns when over
-    visible_gpus(settings)      GPUs per node, None where the launcher cannot see them: then `--gpus` or the spec says
+                                if it may have started although there was no answer
+    status(submitted)           the present state; never inferred from an earlier observation
+    cancel(submitted, grace_s)  asks the engine to save and stop, kills it after `grace_s`; returns when it is over
+    visible_gpus(settings)      GPUs per node, None if the launcher cannot see them: then `--gpus` or the spec decides
     log(submitted, position)    the log's bytes from `position` (negative: from the end), and the new position
-    sees_all(settings)          whether jobs see every folder of the machine, and not only what is mounted for them
+    sees_all(settings)          whether jobs see every folder of the machine, instead of only mounted ones
     needs_image(settings)       whether jobs run in a container image
-    pin_image(image, settings, fetch)   the image as what it is now, by digest; with `fetch` pulled first if need be
+    pin_image(image, settings, fetch)   the image pinned by digest; with `fetch` pulled first if necessary
     settings                    pydantic model of its table in site.toml
-    submit_command(job, folder) the shell command that submits what a dry run wrote into `folder`; "" if none can
-    away                        codes of problems that say no more than that it cannot be asked: a dry run need not
-    has_queue                   whether jobs may wait long for their machines, which then costs nothing
-    poll_s                      how long whoever waits lets pass between two looks
+    submit_command(job, folder) the shell command that submits the files of a dry run in `folder`; "" if impossible
+    away                        codes of problems of an unreachable platform, which a dry run tolerates
+    has_queue                   whether jobs may wait long for their machines, without cost
+    poll_s                      seconds between two observations while waiting
     """
 
     name: str

@@ -19,7 +19,7 @@ from vidqa.core.files import remove
 from vidqa.jobs.platforms.supervisor import shell_exit_code, supervise
 
 SECRETS_FILE = Path("/run/secrets/vidqa.json")
-OUTPUT_WAIT_S = 10.0  # for a process that outlives the command and holds its output open
+OUTPUT_WAIT_S = 10.0  # for a process that outlives the command and keeps its output open
 
 
 def main(words: Sequence[str]) -> int:
@@ -30,7 +30,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def take_secrets(file: Path) -> None:
-    """Put {name: value} of the file into our environment and remove the file."""
+    """Put {name: value} of the file into this process's environment and remove the file."""
     if file.exists():
         environment.adopt(json.loads(file.read_text(encoding="utf-8")))
         remove(file, owner=file.parent)
@@ -38,7 +38,7 @@ def take_secrets(file: Path) -> None:
 
 @contextmanager
 def copied_output(log: Path) -> Iterator[None]:
-    """Copies the output of this process and its children to its own output and, appended, to the log file."""
+    """Copy the output of this process and its children to its own output and, appended, to the log file."""
     sys.stdout.flush()
     reading, writing = os.pipe()
     original = os.dup(1)
@@ -57,7 +57,7 @@ def copied_output(log: Path) -> Iterator[None]:
 
 
 def _copy(reading: int, output: int, log: Path) -> None:
-    """Copies until the last writer is gone. An unwritable log, as on a full disk, does not end the job."""
+    """Copy until the last writer has closed. An unwritable log, as on a full disk, does not end the job."""
     warned = False
     while piece := os.read(reading, 1 << 16):
         os.write(output, piece)

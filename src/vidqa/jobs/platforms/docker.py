@@ -1,10 +1,9 @@
-"""The platform "docker": the engine in a container of one machine, through the Docker SDK.
+"""The platform "docker": the engine in a container on one machine, through the Docker SDK.
 
-The container's name is made from the job id, so that every process finds it. The state of a job is asked of the daemon.
-When the container has ended, its exit code is stored with the job's record first, and then the container is removed.
-
-`check`, `pin_image`, `render`, `submit`, `status` and `cancel` are the functions of a `_base.Platform`, in the order in
-which a job meets them.
+The container's name is derived from the job id, so that every process finds it. The daemon reports the state of a job.
+When the container has ended, its exit code is first stored with the job's record, then the container is removed.
+`check`, `pin_image`, `render`, `submit`, `status` and `cancel` are the functions of a `_base.Platform`, in the order of
+their use for a job.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ from vidqa.jobs.problems import (
 CONTAINER_FILE = "container.json"  # in the run folder
 JOB_LABEL = "vidqa.job"
 GB = 10**9
-ENGINE_TITLE = "finetune-cosmos-reason-engine"  # org.opencontainers.image.title, as docker/Dockerfile labels it
+ENGINE_TITLE = "finetune-cosmos-reason-engine"  # org.opencontainers.image.title, the label in docker/Dockerfile
 # Folders of the image; a mount there would hide its files.
 IMAGE_FOLDERS = ("/opt/vidqa", "/usr", "/etc", "/bin", "/lib", "/proc", "/sys", "/run/secrets")
 POLL_S = 0.1
 SIGNAL_INTERVAL_S = 5.0  # SIGTERM is sent repeatedly: one is lost while an engine process starts
-REMOVE_AFTER_S = 20.0  # after SIGKILL, until a container that is still there is removed by force
+REMOVE_AFTER_S = 20.0  # after SIGKILL, until a remaining container is removed by force
 
 
 class DockerSite(SiteSettings):
@@ -88,7 +87,7 @@ class DockerSite(SiteSettings):
 
 
 def check(job: Job) -> list[Problem]:
-    """What would keep a job from running: GPUs, nodes, paths to mount, the daemon, the image."""
+    """Problems that keep a job from running: GPUs, nodes, paths to mount, the daemon, the image."""
     problems = gpu_problems(job, "visible")
     if job.nodes > 1:
         problems.append(PLATFORM_NODES.at("--nodes", f"docker is one machine, {job.nodes} nodes are asked for"))
@@ -108,7 +107,7 @@ def check(job: Job) -> list[Problem]:
 
 
 def _image_problems(client: Any, image: str) -> list[Problem]:
-    """Whether the image is on the daemon's machine, is an engine, and has this version and commit."""
+    """Problems of an image: not on the daemon's machine, not an engine, or not of this version and commit."""
     facts = facts_of(client.inspect_image, image)
     if facts is None:
         return [IMAGE_UNUSABLE.at(image, "it is not on the daemon's machine", severity="warning")]
@@ -124,10 +123,10 @@ def _image_problems(client: Any, image: str) -> list[Problem]:
 
 
 def pin_image(image: str, settings: DockerSite, fetch: bool) -> str:
-    """The image by its digest in the registry, or by its id if it has none, so that a retry runs the same one.
+    """Pin the image by its digest in the registry, or by its id if it has none, so that a retry runs the same one.
 
-    With `fetch` an image that is not there is pulled; raises what the daemon refuses. Without, an image that is unknown
-    or a daemon that cannot be reached leaves the name as it is.
+    With `fetch` a missing image is pulled; raises the daemon's refusal. Without, the name is unchanged if the image is
+    unknown or the daemon cannot be reached.
     """
     try:
         with daemon() as client:
@@ -143,7 +142,7 @@ def pin_image(image: str, settings: DockerSite, fetch: bool) -> str:
 
 
 def pinned(image: str, facts: dict[str, Any]) -> str:
-    """REPOSITORY@DIGEST where the image came from a registry under this name, else its id."""
+    """REPOSITORY@DIGEST if the image came from a registry under this name, else its id."""
     name = image.partition("@")[0]
     repository = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
     digests = [digest for digest in facts.get("RepoDigests") or [] if digest.partition("@")[0] == repository]
@@ -164,7 +163,7 @@ def container_name(job_id: str) -> str:
 
 
 def container_body(job: Job, command: tuple[str, ...], variables: dict[str, str]) -> dict[str, Any]:
-    """The request to create the container, as in Docker's API. Secrets are not in it; `submit` puts them into a
+    """The request to create the container, as in Docker's API. It contains no secrets; `submit` puts them into a
     file."""
     settings: DockerSite = job.settings
     host: dict[str, Any] = {
@@ -205,9 +204,9 @@ def _device_request(job: Job) -> dict[str, Any]:
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
-    """Create the container, put the secrets into it, start it. Returns the reference that is stored for the job: ids of
-    container and daemon. On a failure the container is removed. Raises what the daemon refuses, and PLATFORM_NOT_SHARED
-    where the daemon's machine does not see the run folder."""
+    """Create the container, put the secrets into it, start it. Returns the reference to store for the job: ids of
+    container and daemon. On a failure the container is removed. Raises the daemon's refusal, and PLATFORM_NOT_SHARED if
+    the daemon's machine does not see the run folder."""
     body = json.loads(rendered.files[CONTAINER_FILE])
     for path in job.writes:
         with refused_writes(path):
@@ -217,7 +216,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
         try:
             if docker_daemon.read_file(client, created, str(job.spec)) != job.spec.read_bytes():
                 raise NOT_SHARED.error(job.run_dir, "on the daemon's machine it does not hold the spec written here")
-            # Only the job reads this file, and removes it: `docker inspect` shows variables to everyone.
+            # Only the job reads and removes this file: `docker inspect` shows variables to everyone.
             if secrets := environment.values(environment.SECRET_NAMES):
                 docker_daemon.put_file(client, created, SECRETS_FILE, secrets, body["User"])
             client.start(created)
@@ -228,7 +227,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
 
 
 def status(job: Submitted) -> Observed:
-    """The stored end of a job, else its state by the daemon; the last known state while no daemon can be reached."""
+    """The stored end of a job, else its state by the daemon; the last known state if no daemon can be reached."""
     ended = _stored_end(job)
     if ended is not None:
         return ended
@@ -240,8 +239,8 @@ def status(job: Submitted) -> Observed:
 
 
 def _poll(client: Any, job: Submitted) -> Observed:
-    """The state of a job by its container. Stores the exit code and removes the container if it has ended."""
-    # Read before the container: the launcher may start it and end in between.
+    """The state of a job by its container. If it has ended, stores the exit code and removes the container."""
+    # Read before the container: the launcher may start it and exit in between.
     launching = job.reference is None and job.launcher.may_be_alive
     facts = facts_of(client.inspect_container, container_name(job.job_id))
     container_state = facts["State"]["Status"] if facts else None
@@ -263,7 +262,7 @@ def _without_container(client: Any, job: Submitted) -> Observed:
 
 
 def _collect(client: Any, job: Submitted, facts: dict[str, Any]) -> Observed:
-    """Store how a container ended, then remove it."""
+    """Store the end of a container, then remove it."""
     state = facts["State"]
     _save_early_output(client, job, facts["Id"])
     exit_record = {"exit_code": state["ExitCode"], "ended": state["FinishedAt"], "out_of_memory": state["OOMKilled"]}
@@ -274,7 +273,7 @@ def _collect(client: Any, job: Submitted, facts: dict[str, Any]) -> Observed:
 
 
 def _save_early_output(client: Any, job: Submitted, container: str) -> None:
-    """Append to the run's log the output of a container that ended before the engine could open that log."""
+    """Append to the run's log the output of a container that ended before the engine opened that log."""
     try:
         logged, _ = run_folder_log(job, job.log_start)
         if logged or not os.path.isdir(job.run_dir):
@@ -286,7 +285,7 @@ def _save_early_output(client: Any, job: Submitted, container: str) -> None:
         with job.log.open("ab") as log:
             log.write(output)
     except OSError:
-        return  # for example on a full disk; the exit code is stored all the same
+        return  # for example on a full disk; the exit code is stored anyway
 
 
 def _stored_end(job: Submitted) -> Observed | None:
@@ -296,7 +295,7 @@ def _stored_end(job: Submitted) -> Observed | None:
 
 
 def _end_state(job: Submitted, exit_record: dict[str, Any]) -> Observed:
-    """The end state of a job, from how its container ended and the status that the engine wrote."""
+    """The end state of a job, from its container's end and the engine's status."""
     observed = ended_here(job, exit_record["exit_code"])
     if observed.state != State.ERROR or not exit_record.get("out_of_memory"):
         return observed
@@ -306,8 +305,8 @@ def _end_state(job: Submitted, exit_record: dict[str, Any]) -> Observed:
 
 def cancel(job: Submitted, grace_s: float) -> None:
     """Stop a job and wait for its end: SIGTERM, so that the engine saves; after `grace_s` seconds SIGKILL; at last
-    remove the container by force. One that was not started yet is left to its launcher, which sees the cancel request.
-    """
+    remove the container by force. One that is not started yet is left to its launcher, which sees the cancel
+    request."""
     name, deadline, signaled_at = container_name(job.job_id), time.monotonic() + grace_s, -math.inf
     with daemon() as client:
         while not (_stored_end(job) or _poll(client, job)).state.is_terminal:
@@ -330,7 +329,7 @@ def _remove(client: Any, container: str) -> None:
 
 
 def visible_gpus(settings: DockerSite) -> int | None:
-    """GPUs of the daemon's machine; None, which is unknown, for a remote one."""
+    """GPUs of the daemon's machine; None (unknown) for a remote one."""
     return local.gpu_count() if is_local() else None
 
 

@@ -26,7 +26,7 @@ from vidqa.jobs.problems import IMAGE_UNUSABLE, NOT_SHARED, PLATFORM_REFUSED, PL
 
 TIMEOUT_S = 60
 INSTALL_SSH = "into the environment of this project: pip install 'docker[ssh]'"
-# Patterns of daemon messages, their problems and remedies; the first match counts.
+# Patterns of daemon messages, their problems and remedies; the first match decides.
 Refusals = tuple[tuple[str, Code, str | None], ...]
 DISK = (
     r"no space left on device|disk quota exceeded",
@@ -69,8 +69,8 @@ OF_A_PULL: Refusals = (
 
 @contextmanager
 def daemon() -> Iterator[Any]:
-    """The daemon's low-level client. Raises PLATFORM_UNREACHABLE, also when the connection is lost inside,
-    ENV_PACKAGE_MISSING, and other errors of the daemon as their problem."""
+    """The daemon's low-level client. Raises PLATFORM_UNREACHABLE, also if the connection is lost inside the block,
+    ENV_PACKAGE_MISSING, and other errors of the daemon as problems."""
     if address().startswith("ssh://") and find_spec("paramiko") is None:
         raise PACKAGE_MISSING.error(address(), "the package 'paramiko' is not installed", INSTALL_SSH)
     try:
@@ -105,7 +105,7 @@ def unreachable(failed: BaseException) -> ProblemError:
 
 @contextmanager
 def refusals(where: object, patterns: Refusals = OF_A_CONTAINER) -> Iterator[None]:
-    """Errors of the daemon inside become problems at `where`."""
+    """Convert the daemon's errors inside the block into problems at `where`."""
     try:
         yield
     except APIError as refused:
@@ -120,7 +120,7 @@ def refusal(where: object, refused: APIError, patterns: Refusals = OF_A_CONTAINE
 
 @contextmanager
 def unless_over() -> Iterator[None]:
-    """Ignores the error that a container is gone or has already changed its state."""
+    """Ignore the errors for a container that is gone or has already changed its state."""
     try:
         yield
     except APIError as refused:
@@ -129,8 +129,7 @@ def unless_over() -> Iterator[None]:
 
 
 def facts_of(inspect: Callable[[str], dict[str, Any]], name: str) -> dict[str, Any] | None:
-    """What the daemon's `inspect_image` or `inspect_container` says of an image or container; None where there is
-    none."""
+    """The result of the daemon's `inspect_image` or `inspect_container` for an image or container; None without it."""
     try:
         return dict(inspect(name))
     except NotFound:
@@ -138,7 +137,7 @@ def facts_of(inspect: Callable[[str], dict[str, Any]], name: str) -> dict[str, A
 
 
 def pull(client: Any, image: str) -> None:
-    """Fetch an image. Raises IMAGE_UNUSABLE, PLATFORM_REFUSED."""
+    """Pull an image. Raises IMAGE_UNUSABLE, PLATFORM_REFUSED."""
     with refusals(image, OF_A_PULL):
         for line in client.pull(image, stream=True, decode=True):
             if "error" in line:
@@ -146,7 +145,7 @@ def pull(client: Any, image: str) -> None:
 
 
 def put_file(client: Any, container: str, path: Path, value: Any, owner: str) -> None:
-    """Write a JSON file that only `owner`, "UID:GID", reads into a container that has not started."""
+    """Write a JSON file that only `owner`, "UID:GID", can read into a container that has not started."""
     content = json.dumps(value).encode()
     entry = tarfile.TarInfo(path.name)
     entry.size, entry.mode, (entry.uid, entry.gid) = len(content), 0o400, map(int, owner.split(":"))
@@ -157,7 +156,7 @@ def put_file(client: Any, container: str, path: Path, value: Any, owner: str) ->
 
 
 def read_file(client: Any, container: str, path: str) -> bytes | None:
-    """A file as the container sees it, through its mounts; None where there is none."""
+    """A file as the container sees it, through its mounts; None if it does not exist."""
     try:
         pieces, _ = client.get_archive(container, path)
     except NotFound:

@@ -1,7 +1,7 @@
-"""The engine's process as platforms start it and see it end: its command, its environment, and the state of a job from
-the exit code, the engine's last status and the end of its log.
+"""The engine's process for all platforms: its command, its environment, and the state of an ended job from the exit
+code, the engine's last status and the end of its log.
 
-Platforms differ in how they see that a job ended; what the end means is decided here.
+Platforms detect the end of a job differently; its meaning is decided here.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from vidqa.jobs.problems import PLATFORM_NODES, PLATFORM_TOO_FEW_GPUS, SITE_SETT
 
 RENDEZVOUS_PORT = 29500
 TORCHRUN = ("-m", "vidqa.engine.torchrun")
-GO_ON = "--go-on"  # tells the engine to resume, where the platform restarts a job with the same command
-# Packs differ in length: memory freed by one is then of use to the next, whatever their sizes. And while CUDA pins host
-# memory nobody can launch a kernel, so its pages are found before: those of a checkpoint take a minute to find.
+GO_ON = "--go-on"  # tells the engine to resume, if the platform restarts a job with the same command
+# Packs differ in length: with expandable segments, memory freed by one is reusable for the next of any size. While CUDA
+# pins host memory no kernel can be launched, so its pages are prepared before: those of a checkpoint take a minute.
 ALLOCATOR = "expandable_segments:True,pinned_use_cuda_host_register:True,pinned_num_register_threads:8"
-TAIL_BYTES = 20_000  # of a log in which the end is looked for
+TAIL_BYTES = 20_000  # bytes of a log that are searched for the end
 
 
 def engine_words(job: Job) -> tuple[str, ...]:
@@ -34,14 +34,14 @@ def engine_words(job: Job) -> tuple[str, ...]:
 
 
 class Placeholder(str):
-    """A word with placeholders that the node fills in, as its platform writes them. It holds no text of the user; all
+    """A word with placeholders for the node to expand, in its platform's syntax. It contains no text of the user; all
     other words are literal, whatever their characters."""
 
 
 def torchrun(python: str, job: Job, first_node: str | None = None, node_rank: str | None = None) -> tuple[str, ...]:
-    """The command of one node. Several nodes meet at `first_node`, "HOST:PORT", which is the node of rank 0.
+    """The command of one node. Several nodes rendezvous at `first_node`, "HOST:PORT", the node of rank 0.
 
-    Both may hold placeholders; words made of them are Placeholder. Raises PLATFORM_NODES without them.
+    Both arguments may contain placeholders; words with them are Placeholder. Raises PLATFORM_NODES without them.
     """
     start = (python, *TORCHRUN)
     share = f"--nproc-per-node={job.processes_per_node}"
@@ -56,7 +56,7 @@ def torchrun(python: str, job: Job, first_node: str | None = None, node_rank: st
 
 
 def gpu_problems(job: Job, source: str) -> list[Problem]:
-    """Too few GPUs of a node for its processes, and, as a warning, none at all; `source` is visible, or asked for."""
+    """Problems of too few GPUs per node for its processes; a warning if none is `source` ("visible", "asked for")."""
     if job.gpus == 0:
         message = f"no GPU is {source}: {job.processes} CPU process(es) will run"
         return [PLATFORM_TOO_FEW_GPUS.at("gpus", message, severity="warning")]
@@ -80,7 +80,7 @@ def engine_environment(job: Job, cores: int | None = None) -> dict[str, str]:
             )
     settings = {
         "PYTHONUNBUFFERED": "1",
-        "PYTHONSAFEPATH": "1",  # nothing is imported from the working folder
+        "PYTHONSAFEPATH": "1",  # no module is imported from the working folder
         **environment.OF_THE_ENGINE,
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVE_S),
         "PYTORCH_ALLOC_CONF": ALLOCATOR,
@@ -97,7 +97,7 @@ def engine_environment(job: Job, cores: int | None = None) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """The engine's last status.json; empty where the file is missing or broken."""
+    """The engine's last status.json; empty if the file is missing or broken."""
 
     state: State | None = None
     exit_code: int | None = None
@@ -105,7 +105,7 @@ class EngineStatus:
 
     @staticmethod
     def parse(status: object) -> EngineStatus:
-        """From the parsed status.json, whatever it holds."""
+        """Parse status.json; any invalid value gives an empty status."""
         try:
             return msgspec.convert(status, EngineStatus)
         except msgspec.ValidationError:
@@ -113,8 +113,8 @@ class EngineStatus:
 
 
 def tail(log: Callable[[Any, int], tuple[bytes, int]], job: Submitted) -> str:
-    """The end of what this job wrote to its log, without the lines of earlier jobs of a resumed run. Empty where the
-    log cannot be read."""
+    """The end of this job's log, without the lines of earlier jobs of a resumed run. Empty if the log cannot be
+    read."""
     try:
         written, end = log(job, -TAIL_BYTES)
     except ProblemError:
@@ -124,7 +124,7 @@ def tail(log: Callable[[Any, int], tuple[bytes, int]], job: Submitted) -> str:
 
 
 def ended(job: Submitted, exit_code: int, status: EngineStatus, log_tail: str) -> Observed:
-    """The state of a job whose command ended with `exit_code`. A signal after the work is complete changes nothing."""
+    """The state of a job whose command ended with `exit_code`. A signal after completion of the work has no effect."""
     if status.state == State.COMPLETE and (exit_code == 0 or was_signalled(exit_code)):
         return Observed(State.COMPLETE, 0, status.message)
     message = status.message
@@ -132,7 +132,7 @@ def ended(job: Submitted, exit_code: int, status: EngineStatus, log_tail: str) -
         message = f"it ended with exit code 0 but its status says {status.state}: {message}".removesuffix(": ")
     elif status.state == State.COMPLETE or not status.exit_code:
         message = exit_reason(exit_code, log_tail)
-    # torchrun exits with 1 whatever its workers exited with; the engine's status is more exact.
+    # torchrun exits with 1 for any exit code of its workers; the engine's status is more exact.
     reported = status.exit_code if status.state != State.COMPLETE else None
     if not reported and exit_code == Exit.NOT_DONE and not job.cancel_requested:
         return Observed(State.STOPPED, int(Exit.NOT_DONE), "it was asked to stop before the engine had begun")
@@ -161,7 +161,7 @@ def vanished(job: Submitted, message: str) -> Observed:
 
 
 def exit_reason(exit_code: int, log_tail: str) -> str:
-    """How the processes ended, where the engine wrote nothing: torchrun's log has each worker's exit code."""
+    """The way the processes ended, if the engine wrote no status: torchrun's log has each worker's exit code."""
     numbers = [int(number) for number in re.findall(r"exit ?code:? -(\d+)", log_tail)]
     if not numbers:
         numbers = [-exit_code if exit_code < 0 else exit_code - 128]

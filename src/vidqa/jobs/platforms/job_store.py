@@ -26,25 +26,24 @@ def exit_file(job_id: str) -> Path:
 
 
 def read_exit(job_id: str) -> dict[str, Any]:
-    """The contents of the job's exit file; empty where it is missing or unreadable."""
+    """The contents of the job's exit file; empty if it is missing or unreadable."""
     return files.read_object(exit_file(job_id))
 
 
 def write_exit(job_id: str, ending: dict[str, Any]) -> None:
-    """Raises FILE_REFUSED."""
+    """Write the job's exit file. Raises FILE_REFUSED."""
     write(exit_file(job_id), ending)
 
 
 def write(path: Path, value: dict[str, Any]) -> None:
-    """Raises FILE_REFUSED."""
+    """Write a JSON file of the state folder. Raises FILE_REFUSED."""
     with refused_writes(jobs_folder(), OTHER_FOLDER):
         files.write_json(path, value)
 
 
 @contextmanager
 def lock(name: str) -> Iterator[None]:
-    """A lock among all processes, released by the system when its holder dies. Raises BUSY,
-    FILE_REFUSED."""
+    """A lock among all processes, released by the system when its holder dies. Raises BUSY, FILE_REFUSED."""
     with ExitStack() as held:
         with refused_writes(jobs_folder(), OTHER_FOLDER):
             jobs_folder().mkdir(parents=True, exist_ok=True)

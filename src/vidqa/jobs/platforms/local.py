@@ -1,7 +1,7 @@
 """The platform "local": torchrun on this machine, detached from the launcher; and the GPUs and cores of this machine.
 
 A small supervisor process, in its own session, starts torchrun and stores its exit code. The state of a job is read
-from that file and from the processes with the job's name, never from an earlier observation.
+from that file and from the processes with the job's name, never inferred from an earlier observation.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from vidqa.jobs.problems import (
     REACH,
 )
 
-FOUND_S = 60.0  # in which a new process is to be found in /proc
+FOUND_S = 60.0  # seconds for a new process to appear in /proc
 
 
 def gpu_count() -> int:
-    """The number of NVIDIA GPUs that a job started here would see."""
+    """The number of NVIDIA GPUs visible to a job that is started here."""
     present = _installed_gpus()
     allowed = environment.visible_gpus()
     return present if allowed is None else min(present, len(allowed))
@@ -104,9 +104,9 @@ def submit_command(job: Job, folder: Path) -> str:
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
-    """Start the supervisor; the reference is its identity. It is told to start the engine once it is found in /proc.
-    If this launcher is killed, whoever looks for the job then finds the supervisor, or it has started nothing. Raises
-    PLATFORM_UNREACHABLE where it is never found."""
+    """Start the supervisor; the reference is its identity. It gets the START signal once it is found in /proc: if this
+    launcher is killed, other processes can find the supervisor, or it has started nothing. Raises PLATFORM_UNREACHABLE
+    if it is never found."""
     command = [sys.executable, "-m", "vidqa.jobs.platforms.supervisor", job.job_id, str(exit_file(job.job_id))]
     names = {SUPERVISOR_VARIABLE: job.job_id, JOB_VARIABLE: ""}
     with job.log.open("ab") as log:
@@ -121,7 +121,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     deadline = time.monotonic() + FOUND_S
     while supervisor.poll() is None and not supervisors(job.job_id):
         if time.monotonic() > deadline:
-            supervisor.communicate()  # without the word it ends
+            supervisor.communicate()  # it ends without the START signal
             message = f"the environment of process {supervisor.pid} cannot be read: the job could not be observed"
             raise PLATFORM_UNREACHABLE.error(PROC, message, REACH["Local"])
         time.sleep(0.001)
@@ -137,7 +137,7 @@ def status(job: Submitted) -> Observed:
         return ended
     if job.launcher.host != this_process().host:
         return Observed(job.state, None, f"it was started on {job.launcher.host}; ask there")
-    launching = job.reference is None and job.launcher.is_alive  # first: it may start its job and end meanwhile
+    launching = job.reference is None and job.launcher.is_alive  # first: it may start its job and exit meanwhile
     supervisor = _supervisor_of(job)
     if engine_processes(job.job_id, supervisor=supervisor):
         return Observed(State.RUNNING)
@@ -151,14 +151,14 @@ def status(job: Submitted) -> Observed:
 
 
 def _supervisor_of(job: Submitted) -> ProcessIdentity | None:
-    """The live supervisor by its pid: the environment of a new process cannot be read for a moment."""
+    """The live supervisor by its pid: the environment of a new process is unreadable for a moment."""
     pid = (job.reference or {}).get("pid")
     process = ProcessIdentity.of_pid(pid) if isinstance(pid, int) else None
     return process if process and process.as_dict() == job.reference else None
 
 
 def cancel(job: Submitted, grace_s: float) -> None:
-    """Raises PLATFORM_UNREACHABLE for a job of another machine."""
+    """Stop a job: SIGTERM, after `grace_s` SIGKILL. Raises PLATFORM_UNREACHABLE for a job of another machine."""
     if job.launcher.host != this_process().host:
         message = f"it runs on {job.launcher.host}, whose processes cannot be signalled from here"
         raise PLATFORM_UNREACHABLE.error(job.job_id, message, "cancel it there")
@@ -175,7 +175,7 @@ def cancel(job: Submitted, grace_s: float) -> None:
 
 
 def _await_supervisor(job: Submitted) -> None:
-    """Wait for the supervisor to write its file, and end one that does not."""
+    """Wait for the supervisor to write its file, and kill it if it does not."""
     deadline = time.monotonic() + 10
     while (alive := supervisors(job.job_id)) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""The folders to mount into a container, at their own paths."""
+"""Folders to mount into a container, at the same paths."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Mount:
 
 
 def mounts(job: Job) -> list[Mount]:
-    """The mounts of a job, outermost first, without those inside another mount of the same mode; `read_only` folders of
-    site.toml are among them.
+    """The mounts of a job, outermost first, without those inside another mount of the same mode, including `read_only`
+    folders of site.toml.
 
-    Links are followed: a snapshot in the hub's cache holds links to files elsewhere in the cache.
+    Links are followed: a snapshot in the hub's cache contains links to files elsewhere in the cache.
     """
     writable = _outermost([job.run_dir, *job.writes])
     read = [*job.reads, *map(Path, getattr(job.settings, "read_only", ()))]
@@ -31,7 +31,7 @@ def mounts(job: Job) -> list[Mount]:
 
 
 def media_folders(paths: Iterable[str], mounted: Iterable[Path]) -> list[Path]:
-    """The folders of media files outside the mounted folders, those of link targets among them."""
+    """The folders of media files outside the mounted folders, including those of link targets."""
     folders: dict[Path, None] = {}
     for path in paths:
         folders[Path(path).parent] = None
@@ -41,7 +41,7 @@ def media_folders(paths: Iterable[str], mounted: Iterable[Path]) -> list[Path]:
 
 
 def shadowed_image_paths(mounted: Iterable[Mount], places: Iterable[str]) -> list[Path]:
-    """The mounts that cover one of these folders of an image, or lie inside one."""
+    """The mounts that cover one of these folders of an image, or are inside one."""
     own = [Path(place) for place in places]
     return [
         mount.path

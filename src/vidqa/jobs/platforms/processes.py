@@ -18,15 +18,15 @@ from typing import Any
 PROC = Path("/proc")
 JOB_VARIABLE = "VIDQA_JOB"  # in every process of a job
 SUPERVISOR_VARIABLE = "VIDQA_SUPERVISOR"  # in the supervisor of a job
-# Fields of /proc/PID/stat behind the program's name, from 0.
+# Fields of /proc/PID/stat after the program's name, from 0.
 STAT_STATE, STAT_PARENT, STAT_START = 0, 1, 19
 ENDED_STATES = "ZX"  # zombie, dead
 
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A process. `started` is in clock ticks since the boot with the id `boot`; of a process on another `host` it is
-    unknown whether it lives."""
+    """A process. `started` is in clock ticks since the boot with the id `boot`; whether a process on another `host` is
+    alive is unknown."""
 
     pid: int
     started: int
@@ -49,7 +49,7 @@ class ProcessIdentity:
 
     @property
     def may_be_alive(self) -> bool:
-        """Whether it is alive, or on another machine, where this cannot be told."""
+        """Whether it is alive, or on another machine, where that is unknown."""
         return self.host != socket.gethostname() or self.is_alive
 
     def send_signal(self, signal_number: signal.Signals) -> bool:
@@ -74,7 +74,7 @@ def boot_id() -> str:
 
 
 def this_process() -> ProcessIdentity:
-    """Raises ProcessLookupError where /proc does not have it."""
+    """The identity of this process. Raises ProcessLookupError if it is not in /proc."""
     identity = ProcessIdentity.of_pid(os.getpid())
     if identity is None:
         raise ProcessLookupError("this process is not in /proc")
@@ -88,7 +88,7 @@ def job_processes(job_id: str) -> list[ProcessIdentity]:
 
 def engine_processes(job_id: str, supervisor: ProcessIdentity | None = None) -> list[ProcessIdentity]:
     """The processes of a job that torchrun gave a rank, without their children. With the live `supervisor` of the job
-    only its descendants are searched, else every process of the machine."""
+    only its descendants are searched, else all processes of the machine."""
     candidates = _processes_naming(job_id, _descendants(supervisor.pid) if supervisor else None)
     of_job = {p.pid: (p, e) for p, e in candidates if e.get(JOB_VARIABLE) == job_id and "RANK" in e}
     return [process for process, _ in of_job.values() if parent(process.pid) not in of_job]
@@ -112,14 +112,14 @@ def parent(pid: int) -> int | None:
 def _stat_fields(pid: int) -> list[str] | None:
     """The fields of /proc/PID/stat from the state on; None if the process has ended."""
     try:
-        # The name of the program before the state is in brackets, and may hold spaces and brackets itself.
+        # The name of the program before the state is in brackets, and may contain spaces and brackets itself.
         return (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    """The pids of a process's children, of their children, and so on."""
+    """The pids of a process's descendants."""
     for task in (PROC / str(pid) / "task").glob("*"):
         with suppress(FileNotFoundError, ProcessLookupError):
             for child in map(int, (task / "children").read_text().split()):
@@ -131,7 +131,7 @@ def _processes_naming(
     job_id: str, pids: Iterable[int] | None = None
 ) -> Iterator[tuple[ProcessIdentity, dict[str, str]]]:
     """The live processes with the job's name in their environment, and their environments: of these pids, or of all.
-    Without processes whose environment this user may not read."""
+    Processes whose environment this user may not read are left out."""
     pid_names = map(str, pids) if pids is not None else (entry.name for entry in PROC.iterdir() if entry.name.isdigit())
     for folder in (PROC / name for name in pid_names):
         try:

@@ -43,7 +43,7 @@ def is_unseen(settings: Any, path: str | Path) -> bool:
 
 
 def cache_folder(settings: Any, output_dir: Path) -> Path:
-    """Where a job keeps its caches: this machine's folder, or one beside the runs that only the cluster sees."""
+    """The cache folder of a job: this machine's, or one beside the runs if only the cluster sees them."""
     return output_dir / "cache" if is_unseen(settings, output_dir) else environment.cache_folder()
 
 
@@ -65,8 +65,8 @@ def read(name: str, file: Path | None = None) -> Any:
 
 
 def settings_of(job: Submitted, model: type[Any] | None) -> Any:
-    """The platform settings of a job as recorded at its launch; keys of other versions are left out. None for a
-    platform without settings. Raises JOB_RECORD_BROKEN."""
+    """The platform settings of a job as recorded at its launch; keys of other versions are dropped. None for a platform
+    without settings. Raises JOB_RECORD_BROKEN."""
     if model is None:
         return None
     values = {name: value for name, value in (job.settings or {}).items() if name in model.model_fields}
@@ -79,7 +79,7 @@ def settings_of(job: Submitted, model: type[Any] | None) -> Any:
 
 def validate(model: type[Any] | None, table: dict[str, Any], where: str) -> Any:
     """A table as its settings model, None for a platform without one. Raises ProblemError with every unknown key and
-    wrong value."""
+    invalid value."""
     if model is None:
         if table:
             raise SITE_SETTINGS.error(where, f"this platform has no settings; here are: {', '.join(table)}")
@@ -106,7 +106,7 @@ def _problem(model: type[Any], error: Any, where: str) -> Problem:
     place = ".".join(map(str, error["loc"]))
     if error["type"] != "extra_forbidden":
         value = environment.redacted(repr(error.get("input")))
-        fields = [model.model_fields[name] for name in error["loc"][:1]]  # none where values do not fit each other
+        fields = [model.model_fields[name] for name in error["loc"][:1]]  # none if values contradict each other
         meant = "".join(f". Meant is: {field.description}" for field in fields)
         return SITE_SETTINGS.at(f"{where} {place}", f"{error['msg']}; it is {value:.100}{meant}")
     names = list(model.model_fields) if len(error["loc"]) == 1 else []

@@ -51,7 +51,7 @@ POLL_S = 5.0  # a controller serves a whole cluster
 SIGNAL_INTERVAL_S = 5.0
 LOST_S = 5.0  # for a controller to accept a job after its launcher stopped waiting
 END_LIMIT_S = 60.0  # SLURM lets the nodes of a killed job clean up first
-LAUNCH_LIMIT = timedelta(hours=1)  # longer than any launcher waits and any two clocks differ
+LAUNCH_LIMIT = timedelta(hours=1)  # longer than the wait of any launcher, and the difference of any two clocks
 
 # SLURM's states. A job in any other state counts as running, since a terminal state would be final.
 WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
@@ -69,7 +69,7 @@ ENDS = (*ENDED_BY_ITSELF, *ENDED_BY_SLURM, "CANCELLED")
 
 
 def check(job: Job) -> list[Problem]:
-    """The check of sbatch itself, and checks that it does not make."""
+    """Check a job with sbatch itself, and for problems that sbatch does not detect."""
     site: SlurmSite = job.settings
     problems = [*image_problems(site, slurm_script.image_of(job)), *unseen(job), *_checkout(job), *_cores(site)]
     problems += [*slurm_script.option_problems(site), *slurm_script.time_problems(site), *_interpreter(job)]
@@ -104,7 +104,7 @@ def _checkout(job: Job) -> list[Problem]:
 
 
 def _interpreter(job: Job) -> list[Problem]:
-    """A warning if the Python of the environment is not on this machine; the nodes may have it all the same."""
+    """A warning if the Python of the environment is not on this machine; the nodes may still have it."""
     site: SlurmSite = job.settings
     python = slurm_script.python_of(site)
     if site.backend != "venv" or not python.startswith("/") or Path(python).exists() or is_unseen(site, python):
@@ -165,7 +165,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
 
 def status(job: Submitted) -> Observed:
     cluster = _cluster(job)
-    launching = _may_be_launching(job)  # first: it may submit and end meanwhile
+    launching = _may_be_launching(job)  # first: it may submit and exit meanwhile
     try:
         slurm_id = _slurm_id(job, cluster)
         if slurm_id is None and launching:
@@ -215,7 +215,7 @@ def _cluster(job: Submitted) -> SlurmCommands:
 def _may_be_launching(job: Submitted) -> bool:
     """Whether the job's launcher may still submit it. For a launcher on another machine the record's age decides, since
     its process cannot be observed."""
-    oldest = (datetime.now(UTC) - LAUNCH_LIMIT).isoformat(timespec="seconds")  # as files.now writes it
+    oldest = (datetime.now(UTC) - LAUNCH_LIMIT).isoformat(timespec="seconds")  # in the format of files.now
     return job.launcher.is_alive or (job.launcher.may_be_alive and job.created > oldest)
 
 

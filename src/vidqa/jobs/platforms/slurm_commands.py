@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from vidqa.core import environment
 from vidqa.jobs.problems import PLATFORM_SILENT, PLATFORM_UNREACHABLE, REACH
 
-TIMEOUT_S = 90  # SLURM's own commands give up on their controller earlier than that
+TIMEOUT_S = 90  # SLURM's own commands give up on their controller earlier
 PATIENCE_S = 30.0  # for a controller that restarts or fails over
 SSH_FAILED, NOT_FOUND = 255, 127
 SSH = ("-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "PasswordAuthentication=no")
@@ -45,8 +45,8 @@ class CommandResult:
     def is_unanswered(self, nothing: str = "") -> bool:
         """Whether the controller did not answer, so that the result says nothing about the job.
 
-        For a query every failure counts as silence, except messages that match `nothing`: a running job taken for a
-        lost one would be started twice.
+        For a query every failure counts as silence, except messages that match `nothing`: a running job that is
+        mistaken for a lost one would be started twice.
         """
         if self.code == 0:
             return False
@@ -71,12 +71,12 @@ class SlurmCommands:
         nothing: str = "",
         optional: bool = False,
     ) -> CommandResult:
-        """Run one command with `stdin` on its standard input, and the secrets that are set in its environment. For a
-        query, `nothing` is its error message where there is no such job.
+        """Run one command with `stdin` on its standard input, and the available `secrets` in its environment. For a
+        query, `nothing` is its error message for a missing job.
 
         A silent controller is asked again until `patience_s` is over, unless the command may have succeeded and must
-        not be repeated. Raises PLATFORM_UNREACHABLE where ssh fails or there is no such command (an `optional` one then
-        gives the code NOT_FOUND), and PLATFORM_SILENT where the controller does not answer.
+        not be repeated. Raises PLATFORM_UNREACHABLE if ssh fails or the command does not exist (an `optional` one then
+        returns the code NOT_FOUND), and PLATFORM_SILENT if the controller does not answer.
         """
         deadline = time.monotonic() + patience_s
         while True:
@@ -117,7 +117,7 @@ class SlurmCommands:
 
 
 def _may_repeat(words: tuple[str, ...], answer: CommandResult) -> bool:
-    """All commands but sbatch are safe to repeat; sbatch only if it could not connect to the controller."""
+    """Whether a command is safe to repeat: all but sbatch; sbatch only if it could not connect to the controller."""
     return words[0] != "sbatch" or "connect failure" in answer.complaint
 
 
@@ -136,8 +136,7 @@ class SlurmJob:
 def slurm_job(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | None:
     """The state of a job from the controller; None once it has dropped the job, some minutes after its end.
 
-    SLURM reuses job numbers, so the job must also have this `name`.
-    Raises what SlurmCommands.ask raises.
+    SLURM reuses job numbers, so the job must also have this `name`. Raises the problems of SlurmCommands.ask.
     """
     shown = cluster.ask("scontrol", "show", "job", slurm_id, "--oneliner", nothing=NO_SUCH_JOB)
     job = _from_scontrol(shown.out) if shown.code == 0 else None
@@ -152,7 +151,7 @@ def accounted(cluster: SlurmCommands, slurm_id: str, name: str) -> SlurmJob | No
 
 
 def find(cluster: SlurmCommands, name: str, patience_s: float = 0.0) -> str | None:
-    """The number of the newest job of this name; None if there is none. Raises as `slurm_job`."""
+    """The number of the newest job with this name; None if there is none. Raises as `slurm_job`."""
     words = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%F")
     listed = cluster.ask(*words, patience_s=patience_s, nothing=NO_SUCH_JOB)
     numbers = sorted(map(int, re.findall(r"^\s*(\d+)\s*$", listed.out, re.MULTILINE)))
@@ -176,7 +175,7 @@ def _from_scontrol(text: str) -> SlurmJob:
 
 
 def _from_sacct(text: str) -> SlurmJob | None:
-    """The last line counts: earlier lines are earlier attempts. "CANCELLED by UID" gives the state CANCELLED."""
+    """Parse the last line: earlier lines are earlier attempts. "CANCELLED by UID" gives the state CANCELLED."""
     lines = [line.split("|") for line in text.splitlines() if "|" in line]
     if not lines:
         return None
@@ -185,6 +184,6 @@ def _from_sacct(text: str) -> SlurmJob | None:
 
 
 def _exit_code(pair: str) -> int | None:
-    """SLURM writes CODE:SIGNAL."""
+    """Parse SLURM's CODE:SIGNAL."""
     match = re.fullmatch(r"(\d+):(\d+)", pair)
     return (128 + int(match[2]) if int(match[2]) else int(match[1])) if match else None

@@ -1,7 +1,7 @@
-"""The settings of a SLURM cluster, and the two files of a job there: job.sbatch, which asks for nodes and waits, and
+"""The settings of a SLURM cluster, and the two files of a job there: job.sbatch, which requests nodes and waits, and
 node.sh, which runs on each of them.
 
-Both are meant to be read; `sbatch job.sbatch` by hand in the run folder does what a launch does.
+Both are readable; `sbatch job.sbatch` by hand in the run folder is equivalent to a launch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _of_this_cluster(option: str) -> str:
     return option
 
 
-# What stands behind an option of sbatch, or as a word in a script: no quotes, no spaces, nothing that a shell reads.
+# A value of an sbatch option, or a word in a script: no quotes, no spaces, no characters that a shell interprets.
 Word = Annotated[str, Field(pattern=r"^[\w.,:@/+*%&|\[\]-]*$")]
 TimeLimit = Annotated[str, Field(pattern=r"^(\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d(:\d\d)?)?$")]
 Host = Annotated[str, Field(pattern=r"^([\w.-]+@)?[\w.-]*$")]
@@ -157,7 +157,7 @@ sbatch {script}
 
 
 def sbatch(job: Job) -> str:
-    """The script of one job."""
+    """The batch script of one job."""
     site: SlurmSite = job.settings
     what = f"{job.action}: {_many(job.processes, 'process', 'processes')} on {_many(job.nodes, 'node', 'nodes')}"
     lines = [
@@ -184,7 +184,7 @@ def task(job: Job) -> str:
     exports = [f"export {name}={shlex.quote(value)}" for name, value in settings.items()]
     several = job.nodes > 1
     meeting = ("$FIRST_NODE:$MEETING_PORT", "$SLURM_NODEID") if several else ()
-    # Two tasks may share a machine; this name tells their processes apart.
+    # Two tasks may share a machine; this name distinguishes their processes.
     name = [job.job_id, Placeholder(".$SLURM_NODEID")] if several else [job.job_id]
     lines = [
         "#!/bin/bash",
@@ -197,7 +197,7 @@ def task(job: Job) -> str:
 
 
 def _source(job: Job) -> str:
-    """The PYTHONPATH of a bare environment; empty where the cluster's own `python` has this package installed."""
+    """The PYTHONPATH of a bare environment; empty if the cluster's own `python` has this package installed."""
     site: SlurmSite = job.settings
     if site.checkout:
         return f"{site.checkout}/src"
@@ -205,8 +205,8 @@ def _source(job: Job) -> str:
 
 
 def submit_script(job: Job, names: Iterable[str], script: str, programs: Iterable[str] = ()) -> str:
-    """The shell script that submits `script` of the files beside it, on a cluster that this machine does not see.
-    `programs` are paths that have to be there, as the job's inputs have."""
+    """The shell script that submits `script` with the files beside it, on a cluster that this machine does not see.
+    `programs` are paths that must exist there, like the job's inputs."""
     return SUBMIT_TEMPLATE.format(
         name=SUBMIT_SCRIPT,
         run=shlex.quote(str(job.run_dir)),
@@ -260,7 +260,7 @@ def image_problems(site: SlurmSite, image: str) -> list[Problem]:
 
 
 def option_problems(site: SlurmSite) -> list[Problem]:
-    """Options that would undo those of the script. sbatch takes the beginning of a name for the name."""
+    """Problems of options that would override those of the script. sbatch accepts abbreviated option names."""
     problems = []
     for option in site.options:
         name = option.removeprefix("--").partition("=")[0]
@@ -273,8 +273,8 @@ def option_problems(site: SlurmSite) -> list[Problem]:
 
 
 def time_problems(site: SlurmSite) -> list[Problem]:
-    """A time of which nothing is left to work in, because the job saves `warning_s` before its end (0 is no limit); a
-    warning for minutes and seconds that look like hours and minutes."""
+    """Problems of a time limit that leaves no time to work, because the job saves `warning_s` before its end (0 is no
+    limit); a warning for minutes and seconds that look like hours and minutes."""
     limit_s = seconds_of(site.time or "0")
     if 0 < limit_s <= site.warning_s:
         before = f"the job saves and stops {site.warning_s} s before (warning_s)"
@@ -299,7 +299,7 @@ def seconds_of(time: str) -> int:
 
 
 def unmountable(job: Job) -> list[Problem]:
-    """The folders of a job that cannot be mount options: some characters separate paths there, and blanks at the ends
+    """Problems of folders that cannot be mount options: some characters separate paths there, and blanks at the ends
     are lost."""
     if job.settings.backend == "venv":
         return []
@@ -323,7 +323,7 @@ def _directive(option: str) -> str:
 
 def directives(job: Job, *, restarts: bool = True) -> list[str]:
     """Lines of #SBATCH; empty site settings are left out. Without `restarts` for a program that runs once, without
-    secrets and warning."""
+    secrets and warning signal."""
     site: SlurmSite = job.settings
     kind = f"{site.gpu_type}:" if site.gpu_type else ""
     options = {

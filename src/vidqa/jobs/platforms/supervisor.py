@@ -1,8 +1,8 @@
 """Waits for a job's end and stores it: python -m vidqa.jobs.platforms.supervisor JOB EXIT_FILE COMMAND...
 
 It outlives the launcher. It writes the exit code of COMMAND to EXIT_FILE (unless "-") and exits with it. With an
-EXIT_FILE it waits for START on its standard input, and starts nothing where its launcher ended without it. It passes
-SIGTERM and SIGUSR1 on to the engine, which saves. When it ends, no process of the job is left.
+EXIT_FILE it waits for START on its standard input, and starts nothing if its launcher exits before. It passes SIGTERM
+and SIGUSR1 on to the engine, which saves. When it ends, no process of the job is left.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from vidqa.jobs.platforms.processes import JOB_VARIABLE, ProcessIdentity, engine
 
 START = b"\n"  # from the launcher, once it has found the supervisor in /proc
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-LEFTOVER_GRACE_S = 30.0  # for what processes of the engine had started
+LEFTOVER_GRACE_S = 30.0  # for child processes of the engine
 
 
 def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> int:
-    """The exit code of the command; that of a signal is negative."""
+    """Run the command and return its exit code, negative for a signal."""
     signaled: set[ProcessIdentity] = set()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, lambda *_: stop_engine(job_id, signaled))
@@ -68,7 +68,7 @@ def stop_engine(job_id: str, signaled: set[ProcessIdentity]) -> None:
 
 
 def end_leftovers(job_id: str) -> None:
-    """End processes that outlived the command: those that processes of the engine had started."""
+    """End processes that outlived the command: children of the engine's processes."""
     for process in engine_processes(job_id):
         process.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + LEFTOVER_GRACE_S
@@ -78,7 +78,7 @@ def end_leftovers(job_id: str) -> None:
 
 
 def kill_job(job_id: str) -> None:
-    """Kill every process of the job, again until none is found, since one may start another meanwhile."""
+    """Kill every process of the job, repeatedly until none is found, since one may start another meanwhile."""
     deadline = time.monotonic() + 10
     while (alive := job_processes(job_id)) and time.monotonic() < deadline:
         for process in alive:
@@ -87,8 +87,8 @@ def kill_job(job_id: str) -> None:
 
 
 def memory_kills(own: Path = OWN_CGROUP, cgroups: Path = CGROUPS) -> dict[Path, int]:
-    """How many processes of this one's control group the kernel has killed for want of memory, by the file that counts
-    them; empty where there is none."""
+    """Numbers of processes in this one's control group that the kernel's OOM killer has killed, by the counter's file;
+    empty without one."""
     for where in _counters(own, cgroups):
         try:
             match = re.search(r"^oom_kill (\d+)$", where.read_text(encoding="utf-8"), re.MULTILINE)
@@ -100,15 +100,15 @@ def memory_kills(own: Path = OWN_CGROUP, cgroups: Path = CGROUPS) -> dict[Path, 
 
 
 def memory_evidence(before: dict[Path, int], now: dict[Path, int]) -> str:
-    """The line for a job's log; empty if no process was killed for memory in between."""
+    """The line for a job's log; empty if no process was killed for lack of memory in between."""
     killed = {where: count - before[where] for where, count in now.items() if count > before.get(where, count)}
     lines = [f"the kernel ended {n} process(es) for want of memory: oom_kill in {where}" for where, n in killed.items()]
     return "\n".join(lines)
 
 
 def _counters(own: Path, cgroups: Path) -> list[Path]:
-    """Where the counter may be, in control groups v2 and v1. A container may show the host's name of the group while
-    its own group is the root."""
+    """Possible paths of the counter, in control groups v2 and v1. A container may show the host's name of the group
+    while its own group is the root."""
     try:
         lines = [line.split(":", 2) for line in own.read_text(encoding="utf-8").splitlines()]
     except OSError:
@@ -128,5 +128,5 @@ def _counters(own: Path, cgroups: Path) -> list[Path]:
 if __name__ == "__main__":
     written = None if sys.argv[2] == "-" else Path(sys.argv[2])
     if written and os.read(0, 1) != START:
-        sys.exit(1)  # the launcher ended before; an empty log says that nothing was started
+        sys.exit(1)  # the launcher exited before; an empty log says that nothing was started
     sys.exit(shell_exit_code(supervise(sys.argv[1], written, sys.argv[3:])))

@@ -1,4 +1,4 @@
-"""The requests to a cluster's API server that jobs need, through the official client.
+"""Requests of jobs to a cluster's API server, through the official client.
 
 The official client finds the cluster, authenticates and encrypts. Objects are plain dicts, as in the manifest, so that
 they do not depend on the client's version of the types.
@@ -29,7 +29,7 @@ ASK_FOR_RIGHTS = (
 
 
 class ApiError(Exception):
-    """The API server refuses: 403, 404, 409 ... One that cannot answer now (429, 5xx) is PLATFORM_SILENT instead."""
+    """A refusal of the API server: 403, 404, 409 ... Temporary errors (429, 5xx) are PLATFORM_SILENT instead."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message)
@@ -48,13 +48,13 @@ class Cluster:
         return self._json("POST", self._collection(body), query, body)
 
     def get(self, body: Json) -> Json | None:
-        """The object as it is in the cluster; None where there is none."""
+        """The object in the cluster; None if it does not exist."""
         with _absent_is_fine():
             return self._json("GET", self._path(body))
         return None
 
     def delete(self, body: Json) -> None:
-        """Delete an object, if it is there, and its dependents; the server continues after the answer."""
+        """Delete an object and its dependents, if it exists; the server continues after the answer."""
         self._delete(self._path(body), propagationPolicy="Background")
 
     def patch(self, body: Json, change: Json) -> Json:
@@ -80,7 +80,7 @@ class Cluster:
         ]
         with self._open("GET", f"{self._core}/pods", query, None, timeout_s + READ_S) as response:
             for line in response:
-                if not line.endswith(b"\n") or not line.strip():  # cut off with its connection, or a keep-alive
+                if not line.endswith(b"\n") or not line.strip():  # truncated with its connection, or a keep-alive
                     continue
                 event = json.loads(line)
                 if event["type"] == "ERROR":
@@ -101,7 +101,7 @@ class Cluster:
             return bytes(response.read())
 
     def may(self, verb: str, resource: str, group: str = "", subresource: str = "") -> bool:
-        """Whether we may do this in the namespace."""
+        """Whether this user has the right in the namespace."""
         attributes = {"namespace": self.namespace, "verb": verb, "resource": resource, "group": group}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
@@ -134,7 +134,7 @@ class Cluster:
 
     @contextmanager
     def _open(self, method: str, path: str, query: list[tuple[str, str]], body: Any, read_s: float) -> Iterator[Any]:
-        """One request, with the response unread. Network errors become PLATFORM_SILENT, also while reading."""
+        """Send one request, with the response unread. Network errors become PLATFORM_SILENT, also while reading."""
         urllib3 = require("urllib3", "kubernetes")
         place = self.api.configuration
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
@@ -160,7 +160,7 @@ class Cluster:
             raise PLATFORM_SILENT.error(place.host, f"{type(failed).__name__}: {_short(failed)}") from failed
 
     def _error(self, status: int, body: Json) -> Exception:
-        """The exception for a status: PLATFORM_SILENT where another attempt may succeed (429, 5xx), else ApiError."""
+        """The exception for a status: PLATFORM_SILENT if another attempt may succeed (429, 5xx), else ApiError."""
         answer = ApiError(status, str(body.get("reason") or ""), str(body.get("message") or ""))
         if status == 429 or status >= 500:
             return PLATFORM_SILENT.error(self.api.configuration.host, _shown(answer))
@@ -168,21 +168,21 @@ class Cluster:
 
 
 def connect(site: KubernetesSite) -> Cluster:
-    """The cluster of the kubeconfig; else, if the site names no context, the cluster of this pod. Raises
+    """Connect to the cluster of the kubeconfig; else, if the site names no context, to the cluster of this pod. Raises
     PLATFORM_UNREACHABLE."""
     config = require("kubernetes.config", "kubernetes")
     client = require("kubernetes.client", "kubernetes")
     yaml = require("yaml", "kubernetes")
     configuration = client.Configuration()
-    configuration.retries = 1  # of connections only; a request that was sent is not sent again
+    configuration.retries = 1  # of connections only; a request is never sent twice
     try:
         files = environment.kubeconfig()
         config.load_kube_config(files, site.context or None, client_configuration=configuration, persist_config=False)
-    # The client does not validate a kubeconfig: a wrong structure raises one of the last three.
+    # The client does not validate a kubeconfig: an invalid structure raises one of the last three.
     except (config.ConfigException, yaml.YAMLError, OSError, ValueError, TypeError, LookupError, AttributeError) as bad:
         why = f"{type(bad).__name__}: {_short(bad)}"
         unusable = PLATFORM_UNREACHABLE.error(site.context or "kubeconfig", why, REACH["Kubernetes"])
-        if site.context:  # it names a cluster, and no other may replace it
+        if site.context:  # it selects a cluster, and no other may replace it
             raise unusable from bad
         try:
             config.load_incluster_config(client_configuration=configuration)
@@ -199,7 +199,7 @@ def refusal(answer: ApiError, what: str) -> Problem:
 
 @contextmanager
 def _absent_is_fine() -> Iterator[None]:
-    """Ignores the answer that there is no such object."""
+    """Ignore the error for a missing object."""
     try:
         yield
     except ApiError as answer:
@@ -212,7 +212,7 @@ def _shown(answer: ApiError) -> str:
 
 
 def _status_object(body: bytes) -> Json:
-    """The Status that the server sends with an error; a proxy in between may send anything."""
+    """Parse the Status that the server sends with an error; a proxy in between may send anything."""
     try:
         status = json.loads(body)
     except ValueError:

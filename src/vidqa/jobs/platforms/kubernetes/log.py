@@ -1,8 +1,8 @@
-"""The log of a job in a cluster, kept beside its record: the cluster deletes it with the pods.
+"""The log of a job in a cluster, stored beside its record: the cluster deletes it with the pods.
 
 The API selects log lines by time, not by byte. So each request starts a little before the last stored line, and lines
-that are already stored are dropped. For every pod a file keeps the time of its last stored line (`last`) and how many
-stored lines have this time (`count`).
+that are already stored are dropped. A file has for every pod the time of its last stored line (`last`) and the number
+of stored lines with this time (`count`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vidqa.jobs.platforms.kubernetes.state import container_state
 
 OVERLAP_S = 60
 TAIL_LINES = 200
-LogLine = tuple[str, bytes]  # its time, as the API writes it, and its text
+LogLine = tuple[str, bytes]  # timestamp in the API's format, and text
 Json = dict[str, Any]
 
 
@@ -60,7 +60,7 @@ def append_new_lines(job: Submitted, cluster: Cluster, pods: Sequence[Json]) -> 
 
 
 def _new_lines(cluster: Cluster, pod: str, container: str, last_line: Json | None) -> list[LogLine]:
-    """Every line after the last stored one. Where our clock and the cluster's differ, the whole log is read."""
+    """All lines after the last stored one. If our clock and the cluster's differ, the whole log is read."""
     if last_line is None:
         return _parse_log(cluster.log(pod, container, None))
     now = datetime.now(UTC)
@@ -72,8 +72,8 @@ def _new_lines(cluster: Cluster, pod: str, container: str, last_line: Json | Non
 
 
 def _lines_after(lines: list[LogLine], last_line: Json) -> list[LogLine]:
-    """The lines behind the last stored one. Its place in the log decides, since a node's clock may be set back; the
-    times do only where the log was rotated and that line is gone."""
+    """The lines after the last stored one. Its position in the log decides, since a node's clock may be set back;
+    timestamps do only if the log was rotated and that line is gone."""
     indices = [at for at, (stamp, _) in enumerate(lines) if stamp == last_line["last"]]
     if len(indices) >= last_line["count"]:
         return lines[indices[last_line["count"] - 1] + 1 :]
@@ -82,7 +82,7 @@ def _lines_after(lines: list[LogLine], last_line: Json) -> list[LogLine]:
 
 
 def _parse_log(raw: bytes) -> list[LogLine]:
-    """The complete lines of a log: the last one may be cut off."""
+    """The complete lines of a log: the last one may be truncated."""
     complete = raw[: raw.rfind(b"\n") + 1] if b"\n" in raw else b""
     pairs = (line.partition(b" ") for line in complete.split(b"\n")[:-1])
     return [(stamp.decode(errors="replace"), text) for stamp, _, text in pairs]
@@ -100,13 +100,13 @@ def _last_lines_file(job: Submitted) -> Path:
 
 
 def _engine_container(pod: Json) -> str:
-    """The name of the container whose log counts."""
+    """The name of the container with the job's log."""
     names = [container["name"] for container in pod["spec"]["containers"]]
     return next((name for name in names if name in (CONTAINER, TRAINJOB_CONTAINER)), names[0])
 
 
 def pod_log_tail(cluster: Cluster, name: str, pods: Sequence[Json]) -> str:
-    """The last TAIL_LINES lines of the pod `name`, without their times; empty where the cluster has no log."""
+    """The last TAIL_LINES lines of the pod `name`, without their times; empty if the cluster has no log."""
     pod = next(candidate for candidate in pods if candidate["metadata"]["name"] == name)
     try:
         raw = cluster.log(name, _engine_container(pod), None, TAIL_LINES)
@@ -116,8 +116,8 @@ def pod_log_tail(cluster: Cluster, name: str, pods: Sequence[Json]) -> str:
 
 
 def read_log(job: Submitted, position: int) -> tuple[bytes, int]:
-    """The bytes of the log from `position` on, and the position behind them. Positions count from `job.log_start`; a
-    negative one is read_log_file's. Without a stored log, that of the run folder is read."""
+    """The bytes of the log from `position` on, and the position after them. Positions count from `job.log_start`; a
+    negative one is that of read_log_file. Without a stored log, reads that of the run folder."""
     path = log_path(job)
     if not os.path.lexists(path):
         return run_folder_log(job, position)

@@ -1,4 +1,4 @@
-"""The Kubernetes objects of one job, as `kubectl apply -f manifest.yaml` takes them.
+"""The Kubernetes objects of one job, in the form for `kubectl apply -f manifest.yaml`.
 
 A ConfigMap with the spec; for several nodes a headless Service, so that the nodes find the first one; and the Job (one
 node: a plain one, several: an Indexed one) or the Kubeflow TrainJob. Pure functions, without a cluster.
@@ -32,20 +32,20 @@ NODE_LABEL = "batch.kubernetes.io/job-completion-index"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 CONTAINER = "engine"
 TRAINJOB_CONTAINER = "node"  # its name in the torch runtimes of Kubeflow
-SPEC_MOUNT = "/etc/vidqa"  # where the ConfigMap is mounted
-SPEC = "spec.toml"  # its file with the spec
+SPEC_MOUNT = "/etc/vidqa"  # mount path of the ConfigMap
+SPEC = "spec.toml"  # its key with the spec
 TERMINATION_MESSAGE_PATH = "/dev/termination-log"
-POD_CACHE_FOLDER = "/var/cache/vidqa"  # of a site without a cache folder on a volume; deleted with the pod
+POD_CACHE_FOLDER = "/var/cache/vidqa"  # if the site has no cache folder on a volume; deleted with the pod
 Json = dict[str, Any]
 
 
 def manifest(job: Job) -> str:
-    """The YAML documents of a job, in the order in which they are applied."""
+    """The YAML documents of a job, in the order of their application."""
     return yaml.safe_dump_all(objects(job), sort_keys=False, width=120)
 
 
 def objects(job: Job) -> list[Json]:
-    """Each object with its apiVersion and kind; the Job or TrainJob is the last."""
+    """The objects with apiVersion and kind; the Job or TrainJob is the last."""
     site, job = job.settings, in_pod(job)
     config_map = _object(job, "v1", "ConfigMap", data={SPEC: job.spec_toml})
     queue = {"labels": {QUEUE_LABEL: site.queue}} if site.queue else {}
@@ -67,18 +67,18 @@ def object_name(job_id: str) -> str:
 
 def escaped_words(words: Iterable[str]) -> list[str]:
     """Words of a command, or values of variables, with every $ doubled, since the kubelet would expand $(NAME), even to
-    a secret. A Placeholder is meant to be expanded and stays."""
+    a secret. A Placeholder is meant to be expanded and is unchanged."""
     return [str(word) if isinstance(word, Placeholder) else word.replace("$", "$$") for word in words]
 
 
 def command(job: Job) -> tuple[str, ...]:
-    """The command of a pod: the pod program, and after `--` the torchrun that it starts. The spec is the mounted one:
-    that in the run folder may be the launcher's, with other paths."""
+    """The command of a pod: the pod program, and after `--` the torchrun that it starts. It reads the mounted spec: the
+    one in the run folder may be the launcher's, with other paths."""
     return _command(in_pod(job), job.settings)
 
 
 def _command(job: Job, site: KubernetesSite) -> tuple[str, ...]:
-    """`command` of a job with the paths of its pods."""
+    """The `command` of a job with the paths of its pods."""
     pod_options = (
         "--job",
         job.job_id,
@@ -94,7 +94,7 @@ def _command(job: Job, site: KubernetesSite) -> tuple[str, ...]:
         node, engine = Placeholder("$(PET_NODE_RANK)"), (site.python, *TORCHRUN, *engine_words(job))
     elif job.nodes == 1:
         engine = torchrun(site.python, job)
-    else:  # rank 0, and its log, in the first pod
+    else:  # rank 0 and its log are in the first pod
         host, node = f"{object_name(job.job_id)}-0.{object_name(job.job_id)}", Placeholder("$(JOB_COMPLETION_INDEX)")
         first_node = ("--first-node", host)
         engine = torchrun(site.python, job, f"{host}:{_port(job, site)}", node)
@@ -104,7 +104,7 @@ def _command(job: Job, site: KubernetesSite) -> tuple[str, ...]:
 
 
 def _port(job: Job, site: KubernetesSite) -> int:
-    """The rendezvous port. On the host network several jobs may share a node, so each has its own port, below the
+    """The rendezvous port. On the host network several jobs may share a node, so each has a different port, below the
     ephemeral ports."""
     return 20_000 + zlib.crc32(job.job_id.encode()) % 10_000 if site.host_network else RENDEZVOUS_PORT
 
@@ -219,7 +219,7 @@ def _added_capabilities(site: KubernetesSite) -> Json:
 
 
 def _placement(site: KubernetesSite) -> Json:
-    """Nodes, user and accounts of pods; only the keys that the site sets."""
+    """Node selection, user and accounts of pods; only the keys that the site sets."""
     user = site.run_as_user
     placement = {
         "serviceAccountName": site.service_account,
@@ -260,13 +260,13 @@ def _volumes(job: Job, site: KubernetesSite) -> tuple[list[Json], list[Json]]:
 
 
 def required_secrets(job: Job) -> tuple[str, ...]:
-    """The names of the secrets that pods need. With a service account not those of S3: its role may replace them."""
+    """Names of the secrets that pods need; with a service account not those of S3, which its role may replace."""
     has_role = bool(job.settings.service_account)
     return tuple(name for name in job.needs if not (has_role and name.startswith("AWS_")))
 
 
 def _environment(job: Job, site: KubernetesSite) -> list[Json]:
-    """Plain settings, and secrets by reference: a pod does not start without a needed key."""
+    """Plain settings, and secrets by reference: a pod does not start without a required key."""
     cache = str(cache_folder(site) or POD_CACHE_FOLDER)
     settings = {**engine_environment(job, site.cpus or None), "VIDQA_CACHE_DIR": cache, **site.environment}
     keys = [{"name": site.secret, "key": name, "optional": name not in required_secrets(job)} for name in SECRET_NAMES]
@@ -274,7 +274,7 @@ def _environment(job: Job, site: KubernetesSite) -> list[Json]:
 
 
 def literal_variables(settings: dict[str, str]) -> list[Json]:
-    """The `env` entries of variables whose values stand in the manifest."""
+    """The `env` entries of variables with literal values."""
     values = zip(settings, escaped_words(settings.values()), strict=True)
     return [{"name": name, "value": value} for name, value in values]
 

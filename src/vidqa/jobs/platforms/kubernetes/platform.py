@@ -1,7 +1,7 @@
 """The platform "kubernetes": a Job, or a Kubeflow TrainJob, in a namespace of a cluster.
 
 A launch submits the manifest that --dry-run prints. The state of a job is read from the Job, its pods and their
-termination messages: the run folder may lie on a volume that the launcher does not see. A cancel stores the end beside
+termination messages: the run folder may be on a volume that the launcher does not see. A cancel stores the end beside
 the record, since the cluster deletes the job.
 """
 
@@ -43,19 +43,19 @@ from vidqa.jobs.problems import PLATFORM_REFUSED, PLATFORM_SILENT, PLATFORM_UNRE
 
 MANIFEST = "manifest.yaml"
 POLL_S = 2.0  # an API server serves a whole cluster
-RECONNECT_S = 0.2  # before a lost connection is opened again
+RECONNECT_S = 0.2  # until a lost connection is reopened
 FORCE_S = 30.0  # until a cluster has removed killed pods
 NAME_TAKEN = "Remove it (kubectl delete), or launch again in a second: the name is made from the time."
 PUT_KEYS = (
     "Put them into it (kubectl create secret generic vidqa --from-env-file=FILE), or let the spec do without: "
     "logging.logger, train.ckpt.upload_hf, upload_s3. A service_account stands for the AWS keys."
 )
-NEEDED = (("list", ""), ("watch", ""), ("delete", ""), ("get", "log"))  # on pods and on what is below them
+NEEDED = (("list", ""), ("watch", ""), ("delete", ""), ("get", "log"))  # on pods and their subresources
 Json = dict[str, Any]
 
 
 def check(job: Job) -> list[Problem]:
-    """Checks GPUs, paths against volumes, then rights and the manifest (as a dry run) with the cluster."""
+    """Check GPUs, paths against volumes, then rights and the manifest (as a dry run) with the cluster."""
     problems = [*gpu_problems(job, "asked for"), *path_problems(job), *resource_problems(job)]
     try:
         cluster = connect(job.settings)
@@ -67,8 +67,8 @@ def check(job: Job) -> list[Problem]:
 
 
 def _missing_secrets(job: Job, cluster: Cluster) -> list[Problem]:
-    """The keys that the spec needs and the Secret lacks: a pod does not start without them. A warning if we may not
-    read the Secret."""
+    """Keys of secrets that the Secret lacks: a pod does not start without them. A warning if the Secret may not be
+    read."""
     where = f"Secret {cluster.namespace}/{job.settings.secret}"
     if not (required := required_secrets(job)):
         return []
@@ -102,7 +102,7 @@ def _admission(job: Job, cluster: Cluster) -> list[Problem]:
 
 
 def _missing_rights(cluster: Cluster, main: Json) -> list[str]:
-    """The rights on the Job (or TrainJob) and its pods that we need and lack."""
+    """The required rights on the Job (or TrainJob) and its pods that are missing."""
     kind, group = PLURALS[main["kind"]], main["apiVersion"].partition("/")[0]
     missing = [f"{verb} {kind}" for verb in ("get", "delete") if not cluster.may(verb, kind, group)]
     return missing + [
@@ -121,9 +121,8 @@ def submit_command(job: Job, folder: Path) -> str:
 
 
 def submit(job: Job, rendered: Rendered) -> Json:
-    """Create the manifest's objects, the Job last; it becomes the owner of the others, which are deleted with it.
-
-    If the cluster refuses one, all are deleted. If it does not answer, all are kept: the Job may run and need them."""
+    """Create the manifest's objects, the Job last; it becomes the owner of the others, which are deleted with it. If
+    the cluster refuses one, all are deleted. If it does not answer, all are kept: the Job may run and need them."""
     cluster = connect(job.settings)
     *parts, main = yaml.safe_load_all(rendered.files[MANIFEST])
     try:
@@ -140,8 +139,8 @@ def submit(job: Job, rendered: Rendered) -> Json:
 
 
 def _create(cluster: Cluster, body: Json, job: Job) -> Json:
-    """Create an object, a second time without an answer to the first; an object of this job that exists by then is
-    ours."""
+    """Create an object, with a second attempt if the first gets no answer; an existing object of this job counts as
+    created."""
     try:
         try:
             return cluster.create(body)
@@ -185,7 +184,7 @@ def _adopt(cluster: Cluster, parts: Sequence[Json], owner: Json) -> None:
 
 
 def status(job: Submitted) -> Observed:
-    """Without an answer of the API server, the last observed state."""
+    """The state of a job; without an answer of the API server the last observed one."""
     stored = _stored_end(job)
     if stored:
         return stored
@@ -200,7 +199,7 @@ def status(job: Submitted) -> Observed:
 
 
 def _poll(job: Submitted, cluster: Cluster) -> Observed:
-    # First: the launcher may create its Job and end meanwhile.
+    # Before the query: the launcher may create its Job and exit meanwhile.
     launching = job.reference is None and job.launcher.may_be_alive
     owner = _owner_of(job, cluster)
     pods, _ = cluster.pods(_selector(job))
@@ -228,7 +227,7 @@ def _poll(job: Submitted, cluster: Cluster) -> Observed:
 
 
 def _owner_of(job: Submitted, cluster: Cluster) -> Json | None:
-    """The Job or TrainJob that was submitted, not a later one of its name."""
+    """The submitted Job or TrainJob, not a later one with its name."""
     owner, uid = cluster.get(_main(job)), (job.reference or {}).get("uid")
     return owner if owner and uid in (None, owner["metadata"]["uid"]) else None
 
@@ -244,7 +243,7 @@ def _gone(job: Submitted, pods: Sequence[Json]) -> Observed:
 
 
 def cancel(job: Submitted, grace_s: float) -> None:
-    """Delete the Job, so that no pod is replaced, and watch its pods end; by force after `grace_s`."""
+    """Delete the Job, so that no pod is replaced, and watch its pods end; kill them after `grace_s`."""
     try:
         _cancel(job, connect(_site(job)), grace_s)
     except ApiError as answer:
@@ -276,10 +275,9 @@ def _cancel(job: Submitted, cluster: Cluster, grace_s: float) -> None:
 def _watch_end(
     job: Submitted, cluster: Cluster, last_pods: dict[str, Json], version: str, limit_s: float
 ) -> tuple[list[str], str]:
-    """Watch the pods from `version` on, into `last_pods`, until all are gone or the time is over.
-
-    Returns the names of the remaining pods, and the version from which to continue. A lost connection is opened again:
-    the Job is deleted by then, so its end must be seen now."""
+    """Watch the pods from `version` on, into `last_pods`, until all are gone or the time is over. Returns the names of
+    the remaining pods, and the version from which to continue. A lost connection is reopened: the Job is already
+    deleted, so its end must be seen now."""
     deadline = time.monotonic() + limit_s
     left = set(last_pods)
     while left and (remaining := deadline - time.monotonic()) > 0:
@@ -318,13 +316,13 @@ def _bring_back(job: Submitted, pods: Sequence[Json]) -> None:
 
 
 def _store_end(job: Submitted, end_state: Observed) -> Observed:
-    """Store an end that the cluster will not have any more."""
+    """Store an end state that the cluster will no longer have."""
     write_exit(job.job_id, asdict(end_state))
     return end_state
 
 
 def _stored_end(job: Submitted) -> Observed | None:
-    """The stored end; None where there is none that can be read."""
+    """The stored end state; None without a readable one."""
     try:
         return msgspec.convert(read_exit(job.job_id), Observed)
     except msgspec.ValidationError:
@@ -332,12 +330,12 @@ def _stored_end(job: Submitted) -> Observed | None:
 
 
 def log(job: Submitted, position: int) -> tuple[bytes, int]:
-    """The first node's log as gathered so far, kept beside the record."""
+    """The first node's log as collected so far, stored beside the record."""
     try:
         cluster = connect(_site(job))
         append_new_lines(job, cluster, cluster.pods(_selector(job))[0])
     except (ProblemError, ApiError):
-        pass  # the lines gathered before are enough
+        pass  # the lines collected before are enough
     return read_log(job, position)
 
 
@@ -350,7 +348,7 @@ def _selector(job: Submitted) -> str:
 
 
 def _main(job: Submitted) -> Json:
-    """The address of the Job or TrainJob of a job."""
+    """The identity of a job's Job or TrainJob object."""
     trainjob = _site(job).form == "trainjob"
     kind = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob"}
     batch = {"apiVersion": "batch/v1", "kind": "Job"}

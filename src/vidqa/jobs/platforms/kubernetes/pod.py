@@ -34,7 +34,7 @@ MOST_BYTES = 4000  # a cluster keeps 4096 bytes of a termination message
 def main(words: Sequence[str]) -> int:
     options = _options(words)
     run = RunFolder(options.run_dir)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(Exit.NOT_DONE)))  # the engine has not begun
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(Exit.NOT_DONE)))  # the engine has not started
     if options.first_node and options.node > 0:
         _await_first_node(options.first_node, run, options.job)
     if is_done(run, options.job):
@@ -48,7 +48,7 @@ def main(words: Sequence[str]) -> int:
     except OSError as failed:
         print(f"the run folder cannot be written: {failed}", flush=True)
         return int(Exit.ENVIRONMENT)
-    # Pods may see each other's processes; this name tells them apart.
+    # Pods may see each other's processes; this name distinguishes them.
     name = f"{options.job}.{options.node}" if options.node > 0 else options.job
     with copied_output(run.path / (f"log_node{options.node}.txt" if options.node else "log.txt")):
         ended = supervise(name, None, options.command)
@@ -101,12 +101,12 @@ def _await_first_node(host: str, run: RunFolder, job_id: str) -> None:
 
 
 def has_stopped(run: RunFolder, job_id: str) -> bool:
-    """Whether an attempt of this job has saved itself and no other has begun."""
+    """Whether an attempt of this job has saved and stopped, and no other has started."""
     return _state_of(run, job_id) == State.STOPPED
 
 
 def _state_of(run: RunFolder, job_id: str) -> State | None:
-    """What the status in a run folder says, if it is this job's: `begin` replaces an older one."""
+    """The state in a run folder's status, if it is this job's: `begin` replaces an older status."""
     is_own = (run.read_run().get("jobs") or [None])[-1] == job_id
     return EngineStatus.parse(run.read_status()).state if is_own else None
 
@@ -120,7 +120,7 @@ def _has_address(host: str) -> bool:
 
 def _settled_exit_code(run: RunFolder, ended: int, wait_s: float) -> int:
     """The engine's exit code. A node without rank 0 waits for the last status of rank 0, also after a stop request: its
-    own processes may have ended first. If that status never appears because another attempt has begun, processes that
+    own processes may have ended first. If that status never appears because another attempt has started, processes that
     exited with 0 had saved, and the run continues."""
     deadline = time.monotonic() + wait_s
     passing = {0: (None, State.RUNNING), int(Exit.NOT_DONE): (State.RUNNING,)}.get(ended, ())

@@ -1,7 +1,7 @@
 """Settings of one Kubernetes cluster, the table [kubernetes] of site.toml, and the paths of its pods.
 
-By the volume that holds it a path of the launcher becomes one of the pods: in their spec and in the manifest. The
-copy in the run folder, the record and what the launcher reads keep its own paths. Without `launcher_path` both are one.
+In the pods' spec and in the manifest, a launcher's path is replaced by the pods' path on the same volume. The copy in
+the run folder, the record and the launcher's own files keep its paths. Without `launcher_path` both are equal.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Value = Annotated[str, AfterValidator(_fit_to_be_read)]
 
 
 class Toleration(SiteSettings):
-    """A taint that the job's pods may run on; no effect means every effect."""
+    """A taint that the job's pods tolerate; no effect means every effect."""
 
     key: str
     operator: Literal["Exists", "Equal"] = "Exists"
@@ -58,7 +58,7 @@ class Toleration(SiteSettings):
 
 
 class Volume(SiteSettings):
-    """One volume: a claim (PVC) or a folder of the node, and where it is mounted."""
+    """One volume: a claim (PVC) or a folder of the node, and its mount path."""
 
     mount_path: AbsolutePath = Field(description="Where the pod sees it.")
     launcher_path: PathOrNone = Field("", description="Where the launcher sees it, if elsewhere: the spec's path.")
@@ -141,7 +141,7 @@ class KubernetesSite(SiteSettings):
 
 
 def seen_at(site: KubernetesSite, path: Path) -> PurePosixPath | None:
-    """The pod's path of a file or folder of the launcher; None where no volume holds it."""
+    """The pod's path of a file or folder of the launcher; None if no volume contains it."""
     volume = _volume_of(site, path)
     return None if volume is None else PurePosixPath(volume.mount_path, os.path.relpath(path, volume.here))
 
@@ -162,12 +162,12 @@ def in_pod(job: Job) -> Job:
 
 
 def cache_folder(site: KubernetesSite) -> PurePosixPath | None:
-    """The pods' path of the launcher's cache; None where no volume holds it, and each pod has a temporary one."""
+    """The pods' path of the launcher's cache; None if no volume contains it: then each pod has a temporary one."""
     return seen_at(site, environment.cache_folder())
 
 
 def path_problems(job: Job) -> list[Problem]:
-    """Errors for paths that pods do not find or cannot write; warnings for targets of links in input folders."""
+    """Errors for paths that pods cannot find or write; warnings for targets of links in input folders."""
     site: KubernetesSite = job.settings
     own = environment.cache_folder() if cache_folder(site) is None else None
     written = {job.run_dir, *job.writes} if not {*job.writes} & {*job.run_dir.parents} else {*job.writes}
@@ -183,7 +183,7 @@ def path_problems(job: Job) -> list[Problem]:
 
 
 def resource_problems(job: Job) -> list[Problem]:
-    """Resources that have settings of their own, which `resources` would override."""
+    """Problems of resources with dedicated settings, which `resources` would override."""
     site: KubernetesSite = job.settings
     own = {site.gpu_resource: "--gpus", "cpu": "cpus", "memory": "memory_gib"}
     overridden = [(name, setting) for name, setting in own.items() if name in site.resources]
@@ -204,16 +204,16 @@ def _problem(site: KubernetesSite, path: Path, is_written: bool) -> Problem | No
 
 
 def _misnamed(site: KubernetesSite, path: Path) -> Problem | None:
-    """A folder that annotations name by an absolute path, which no launcher changes."""
+    """The problem of a folder that annotations name by an absolute path, which no launcher changes."""
     there = seen_at(site, path)
     if there is None or there == PurePosixPath(path):
-        return None  # a folder that no volume holds is named already
+        return None  # another check reports a folder outside of all volumes
     remedy = "Name media in the annotations relative to media_path, or give both sides the same path."
     return PATH_UNSEEN.at(path, f"annotations name media there by absolute paths, and in the pod it is {there}", remedy)
 
 
 def _remedy_for_the_hub(path: Path) -> str | None:
-    """The fix for a hub model, which lies in the cache of huggingface_hub."""
+    """The remedy for a hub model, which is in the cache of huggingface_hub."""
     name = next((part for part in path.parts if part.startswith(HUB_FOLDER)), None)
     if name is None:
         return None
@@ -225,14 +225,14 @@ def _remedy_for_the_hub(path: Path) -> str | None:
 
 
 def _volume_of(site: KubernetesSite, path: Path) -> Volume | None:
-    """The volume with the longest folder that holds a path of the launcher."""
+    """The volume with the longest folder that contains a path of the launcher."""
     target = Path(os.path.normpath(path))
     holding = [volume for volume in site.volumes if target.is_relative_to(volume.here)]
     return max(holding, key=lambda volume: len(volume.here), default=None)
 
 
 def _replaced(value: Any, there: dict[str, str]) -> Any:
-    """A table of a spec with these paths replaced."""
+    """Replace these paths in a table of a spec."""
     if isinstance(value, dict):
         return {key: _replaced(inner, there) for key, inner in value.items()}
     return there.get(value, value) if isinstance(value, str) else value

@@ -22,8 +22,8 @@ STUCK = {**dict.fromkeys((*OF_IMAGES, *OF_CONTAINERS), IMAGE), "CreateContainerC
 
 @dataclass(frozen=True)
 class Ending:
-    """How the engine's container of one pod ended. `report` is its termination message, as pod.py writes it, and
-    `disruption` says why the cluster removed the pod, if it did."""
+    """The end of one pod's engine container. `report` is its termination message, as pod.py writes it, and `disruption`
+    the reason why the cluster removed the pod, if it did."""
 
     pod: str
     node: int
@@ -40,7 +40,7 @@ class Ending:
 
 @dataclass(frozen=True)
 class BlockedPod:
-    """A pod that cannot start. `since` is when it got its node; before that it waited in the queue."""
+    """A pod that cannot start. `since` is the time when it got its node; before that it was queued."""
 
     kind: str
     message: str
@@ -75,7 +75,7 @@ def failed(condition: Json, pods: Sequence[Json], job: Submitted, log_tail: str)
 
 
 def verdict(ending: Ending, pods: Sequence[Json], job: Submitted, log_tail: str) -> Observed:
-    """What the ending of one pod means for the job."""
+    """The state of the job that follows from the end of one pod."""
     code = ending.report.get("ended")
     observed = ended(job, code if isinstance(code, int) else ending.exit_code, ending.status, log_tail)
     if observed.state == State.COMPLETE or observed.exit_code == Exit.NOT_DONE:
@@ -118,7 +118,7 @@ def _ending(pod: Json, state: Json) -> Ending:
 
 
 def _parsed_report(message: str) -> Json:
-    """The termination message of a pod; empty where something else wrote it."""
+    """The termination message of a pod; empty if another program wrote it."""
     try:
         report = json.loads(message)
     except (ValueError, RecursionError):
@@ -127,7 +127,7 @@ def _parsed_report(message: str) -> Json:
 
 
 def _disruption(pod: Json) -> str:
-    """Why the cluster removed this pod: preempted, evicted, its node lost."""
+    """The reason why the cluster removed this pod: preempted, evicted, its node lost."""
     target = true_conditions(pod).get("DisruptionTarget")
     if target:
         return f"{target.get('reason')}: {target.get('message')}"[:250]
@@ -136,7 +136,7 @@ def _disruption(pod: Json) -> str:
 
 
 def container_state(pod: Json) -> Json:
-    """The state of the engine's container: {"waiting" | "running" | "terminated": ...}; empty before there is one."""
+    """The state of the engine's container: {"waiting" | "running" | "terminated": ...}; empty before it exists."""
     for status in pod.get("status", {}).get("containerStatuses") or []:
         if status["name"] in (CONTAINER, TRAINJOB_CONTAINER):
             return dict(status.get("state") or {})
@@ -144,7 +144,7 @@ def container_state(pod: Json) -> Json:
 
 
 def stuck(pods: Sequence[Json]) -> BlockedPod | None:
-    """The first pod whose container cannot start, if there is one."""
+    """The first pod whose container cannot start; None without one."""
     for pod in pods:
         waiting = container_state(pod).get("waiting") or {}
         if waiting.get("reason") in STUCK:
@@ -172,7 +172,7 @@ def _unfinished(owner: Json, pods: Sequence[Json], job: Submitted) -> Observed:
     if back:
         why = back[-1].disruption or f"ended with exit code {back[-1].exit_code}"
         return Observed(state, None, f"a pod is started again; pod {back[-1].pod} {why}")
-    # Its node still pulls the image or mounts volumes; only events say which of them fails.
+    # The node still pulls the image or mounts volumes; only events show which of them fails.
     creating = [pod for pod in pods if (container_state(pod).get("waiting") or {}).get("reason") == "ContainerCreating"]
     preparing = [pod["metadata"]["name"] for pod in creating]
     if preparing:

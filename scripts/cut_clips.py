@@ -1,4 +1,4 @@
-"""Cut clips of the benchmark out of their raw sets: python scripts/cut_clips.py holoassist --raw RAW --data DATA"""
+"""Cut clips of the benchmark from their raw sets: python scripts/cut_clips.py holoassist --raw RAW --data DATA"""
 
 import sys
 from argparse import Namespace

@@ -40,7 +40,7 @@ def accuracy_interval(correct: Sequence[bool], videos: Iterable[str]) -> Interva
     """The interval of the share of right answers; `videos` has the video of each answer, or "". None without answers.
 
     n answers, n_i of them about video i, count as n / (1 + (sum(n_i^2) / n - 1) r) independent ones; r in 0..1 is the
-    intraclass correlation within videos. With one answer per video that is n; with r = 1 a video counts once.
+    intraclass correlation within videos. One answer per video counts fully; with r = 1 each video counts as one.
     """
     if not correct:
         return None

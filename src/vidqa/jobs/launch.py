@@ -126,7 +126,7 @@ def _checked(
     run_dir: Path,
     job_id: str,
 ) -> tuple[Job, Readiness, list[Problem]]:
-    """The job, its image and weights fetched, and all warnings. Raises the errors of preflight and the platform."""
+    """The job with its image and weights fetched, and all warnings. Raises the errors of preflight and platform."""
     readiness = ready(job_spec, spec_path, where.name, resources, fetch=True)
     raise_errors(readiness.problems)
     resources = with_image(where, job_spec.settings, resources, fetch=True)

@@ -33,7 +33,7 @@ LARGER_MACHINE = (
 
 @dataclass(frozen=True)
 class Release:
-    """`how` is made, or found where only the card was written. `proof` has the losses, `scores` what the card shows."""
+    """A release. `how`: "made", or "found" if only the card is new. `proof` has losses; `scores` are the card's."""
 
     folder: Path
     how: str

@@ -181,7 +181,7 @@ class Steps:
         return groups_within_budget(numbers, self.samples, self.padded, self.budget)
 
     def size(self, pack: Sequence[int]) -> tuple[int, int, int]:
-        """Padded tokens, patches and supervised tokens of a pack; those of a rank's largest part with `cp_size` > 1."""
+        """Padded tokens, patches and supervised tokens of a pack, or the most in a rank's part if `cp_size` > 1."""
         groups = self._units(pack)
         works = [workload(unit, self.samples) for unit in groups]
         tokens = sum(group_tokens(unit, self.samples, self.padded) for unit in groups)

@@ -1,1 +1,1 @@
-"""Checks before a launch: one report of everything that would make the job fail."""
+"""Checks before a launch: one report of all problems that would make the job fail."""

@@ -1,4 +1,4 @@
-"""Answering: memory of the heaviest batch of prompts, time, answer length, and the models that score free text."""
+"""Checks of answering: memory of the heaviest prefill, time, answer length, and the models that score free text."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ from vidqa.spec.evaluate_tables import folder_keys, metric_models
 from vidqa.spec.keys import value_at, with_values
 from vidqa.spec.prompt_files import REASONING_TOKENS
 
-# A text encoder's folder holds one of each.
+# Groups of files of a text encoder's folder; one of each group must exist.
 ENCODER_FILES = (
     ("config.json",),
     ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"),
     ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
 )
-MOST_SAMPLES = 20_000  # the longest ones; the others take less
+MOST_SAMPLES = 20_000  # limit on the planned samples, the longest first; shorter ones take less memory
 Change = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The peak memory of one GPU, and the batch that causes it."""
+    """The peak memory of one GPU, and the prefill that causes it."""
 
     memory: AnsweringMemory
     reading: Reading
@@ -60,7 +60,7 @@ class Estimate:
 
 
 def memory(inputs: Inputs) -> list[Problem]:
-    """Compare the peak of one GPU with the memory of the GPUs, found or declared."""
+    """Compare the peak of one GPU with the visible or declared memory of the GPUs."""
     if not inputs.declared_action.answering:
         raise Skip("nothing is trained or answered")
     sets = [inputs.usable(name) for name in inputs.planned]
@@ -93,7 +93,7 @@ def memory(inputs: Inputs) -> list[Problem]:
 def estimate(
     run_spec: Any, work: Any, sizes: Sizes, parameters: int, samples: Sequence[Sample], has_gib: float | None
 ) -> Estimate:
-    """Memory of answering with this spec; every candidate change is judged by it."""
+    """Estimate the memory of answering with this spec; also used for every candidate change."""
     setup = answering_setup(run_spec, work, max_tokens(samples), RETRY_TOKENS_STEP * getattr(work, "retries", 0))
     estimates = (
         Estimate(answering_memory(sizes, parameters, setup, reading, has_gib), reading, setup)
@@ -103,8 +103,8 @@ def estimate(
 
 
 def model_of(inputs: Inputs) -> tuple[Sizes, int]:
-    """Sizes of the model that answers, and the numbers of its precision that its weights take. The native generator
-    keeps 8-bit floats and 4-bit integers; other quantized weights become numbers of model.dtype."""
+    """Sizes of the answering model, and its weights' bytes as a count of numbers in its precision. The native generator
+    keeps 8-bit floats and 4-bit integers; other quantized weights are converted to model.dtype."""
     generator = value_at(inputs.spec, inputs.declared_action.answering).generator
     if generator == "native" and (stored_bytes := kept_bytes(inputs.model_folder)):
         return inputs.sizes, stored_bytes // BYTES_OF[value_at(inputs.spec, "model.dtype")]
@@ -112,7 +112,7 @@ def model_of(inputs: Inputs) -> tuple[Sizes, int]:
 
 
 def _changes(table: str, setup: AnsweringSetup) -> Iterator[Change]:
-    """Changes, cheapest first: the generator without padding, smaller batches, 16-bit numbers."""
+    """Candidate changes, the cheapest first: the generator without padding, smaller batches, 16-bit numbers."""
     native: Change = {f"{table}.generator": "native"}
     smaller: Change = {}
     if setup.generator == "native":
@@ -143,12 +143,12 @@ def _facts(estimated: Estimate, has_gib: float | None) -> dict[str, Any]:
 
 
 def metric_folders(inputs: Inputs) -> list[Problem]:
-    """The folders of the models that score free text."""
+    """Check the folders of the models that score free text."""
     return _encoder_folders(inputs, metric_models(inputs.spec).values(), "no metric needs a model of its own")
 
 
 def text_model(inputs: Inputs) -> list[Problem]:
-    """The folder of the model that embeds questions."""
+    """Check the folder of the model that embeds questions."""
     return _encoder_folders(inputs, folder_keys(inputs.spec), "embed.text_model is empty")
 
 
@@ -166,7 +166,7 @@ def _encoder_folders(inputs: Inputs, keys: Collection[str], without: str) -> lis
 
 
 def scoring_function(inputs: Inputs) -> list[Problem]:
-    """The user's function that scores answers: its file is Python and names it."""
+    """Check that the user's scoring function is defined in a Python file."""
     if not (function := str(value_at(inputs.spec, "metrics.functions"))):
         raise Skip("metrics.functions is empty")
     inputs.require_visible(Path(os.path.expanduser(file_of(function))))
@@ -175,17 +175,17 @@ def scoring_function(inputs: Inputs) -> list[Problem]:
 
 
 # Measured with Qwen3-VL-2B on one H200 (benchmarks/results/generation.json).
-PREFILL_MFU = 0.5  # share of the bf16 peak that reading prompts reaches
-STEP_READS = 1.2  # a decode step takes this many times the reading of the weights
+PREFILL_MFU = 0.5  # share of the bf16 peak that prefills reach
+STEP_READS = 1.2  # time of a decode step relative to reading the weights
 SHORT = frozenset(("yes_no", "letter", "direction"))
 MOST_SHORT = 0.9
-FEWEST_TOKENS = 256  # a limit below it is meant for answers alone
+FEWEST_TOKENS = 256  # a smaller limit is meant for answers without reasoning
 
 
 def answering_time(inputs: Inputs, card: Gpu) -> dict[str, Any]:
-    """Seconds of an evaluation or inference with the native generator: to read the prompts, and at most to write the
-    answers, where each has as many tokens as it may; `again_s_at_most` where all of `retries` attempts stay empty.
-    Shared videos are counted for every question about them."""
+    """Seconds of an evaluation or inference with the native generator: the prefills, and at most the decoding, if every
+    answer has the maximum length; `again_s_at_most` if all `retries` give empty answers. A shared video is counted for
+    every question about it."""
     how = value_at(inputs.spec, inputs.declared_action.answering or "")
     max_tokens, dtype = (value_at(inputs.spec, key) for key in ("generation.max_tokens", "model.dtype"))
     if how.generator != "native":
@@ -213,7 +213,7 @@ def answering_time(inputs: Inputs, card: Gpu) -> dict[str, Any]:
 
 
 def answer_length(inputs: Inputs) -> list[Problem]:
-    """Whether the limit is one for reasoning though answers of one word are expected, and too small a one for it."""
+    """Warn about a token limit between one-word answers and reasoning, if one-word answers are expected."""
     action = inputs.declared_action
     if not action.answering:
         raise Skip("nothing is answered")

@@ -1,5 +1,5 @@
-"""Budget: tokens of every sample against the limit, the number of steps, what shared videos save, and the hours of GPUs
-and of decoding, from the work of a training and the speed of measured ones."""
+"""Budget checks: tokens of every sample against the limit, the number of steps, the gain of sharing videos, and the
+hours of GPUs and of decoding, from the FLOPs of a training and the speed of measured ones."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from vidqa.spec.models import GrpoSpec, TrainSpec
 from vidqa.spec.run_tables import Vision
 from vidqa.video.problems import MEDIA_UNREADABLE, VIDEO_DECODE_TIMEOUT
 
-EXPLAINED = 10  # too long samples that get a suggested change
-SHARING_STEPS, TIMED_STEPS = 50, 200  # whose work is summed; the others are like them
-# The speedup is smaller than the share of work saved: two questions a video halve the work and gave 1.5 times the
-# samples/s. Below this share nothing is suggested.
+EXPLAINED = 10  # most samples over the limit that get a suggested change
+SHARING_STEPS, TIMED_STEPS = 50, 200  # steps whose work is summed; the others are alike
+# The speedup is smaller than the share of work saved: two questions per video halve the work and gave 1.5 times the
+# samples/s. Below this share no change is suggested.
 PAYS = 1 / 3
 OF_FILES = (MEDIA_UNREADABLE.name, VIDEO_DECODE_TIMEOUT.name)
 
@@ -38,7 +38,7 @@ OF_FILES = (MEDIA_UNREADABLE.name, VIDEO_DECODE_TIMEOUT.name)
 def tokens(inputs: Inputs) -> list[Problem]:
     """Plan every sample and count its tokens as the engine does."""
     sets = inputs.planned.values()
-    # The media checks report what is wrong with a file, once instead of for every record.
+    # The media checks report the problems of a file, once instead of for every record.
     problems = [p for part in sets for p in part.problems if p.code not in OF_FILES]
     inputs.facts |= token_facts(inputs)
     refused = [sample for part in sets for sample in too_long(part.samples, inputs.longest_allowed)]
@@ -72,7 +72,7 @@ def token_facts(inputs: Inputs) -> dict[str, Any]:
 
 
 def steps(inputs: Inputs) -> list[Problem]:
-    """Steps of a training, and the rules of the spec that need to know the data."""
+    """The number of steps of a training, and the rules of the spec that depend on the data."""
     train_spec = inputs.training
     if train_spec is None:
         return []
@@ -88,7 +88,7 @@ def steps(inputs: Inputs) -> list[Problem]:
 
 
 def _data_facts(inputs: Inputs) -> spec.DataFacts:
-    """Counts of usable samples; of all records where there is no model to plan with."""
+    """Counts of usable samples; of all records if no model is available for planning."""
     try:
         held = inputs.usable("validation") if "validation" in inputs.planned else []
         train = inputs.usable("train")
@@ -101,9 +101,9 @@ def _data_facts(inputs: Inputs) -> spec.DataFacts:
 
 
 def changes_that_fit(inputs: Inputs, sample: Sample) -> str:
-    """The smallest single changes with which the sample fits, each tried with the planner itself."""
+    """The smallest single changes with which the sample fits, each tested with the planner."""
     table, key = inputs.sampling.vision, inputs.sampling.length_key
-    beside = value_at(inputs.spec, key) - inputs.longest_allowed  # such as the answer
+    beside = value_at(inputs.spec, key) - inputs.longest_allowed  # for other tokens, such as the answer's
     changes = [f"{key} = {sample.length + beside}"]
     if fewer := _fewer_frames(inputs, sample):
         changes.append(f"{table}.{fewer}")
@@ -113,10 +113,10 @@ def changes_that_fit(inputs: Inputs, sample: Sample) -> str:
 
 
 def _fewer_frames(inputs: Inputs, sample: Sample) -> str | None:
-    """The largest nframes (fps in steps of a sixteenth) that fits, by halving."""
+    """The largest nframes (or fps in steps of a sixteenth) that fits, by bisection."""
     vision = _sampling(inputs)
     most = vision.nframes or 16
-    low, high = 0, most  # `low` fits or is nothing, `high` does not fit
+    low, high = 0, most  # `low` fits or is 0, `high` does not fit
     while high - low > 1:
         middle = (low + high) // 2
         tried = {"nframes": middle} if vision.nframes else {"fps": (vision.fps or 0) * middle / 16}
@@ -127,7 +127,7 @@ def _fewer_frames(inputs: Inputs, sample: Sample) -> str | None:
 
 
 def _smaller_frames(inputs: Inputs, sample: Sample) -> str | None:
-    """The total_pixels that leaves each medium an equal share of what its text leaves."""
+    """The total_pixels with which the media share the tokens that the text leaves equally."""
     media_tokens = (inputs.longest_allowed - (sample.length - sample.media_tokens)) // max(1, len(sample.plans))
     pixels = media_tokens * inputs.planner.geometry.video.factor**2
     if pixels <= 0 or not _fits(inputs, sample, {"total_pixels": pixels}):
@@ -223,7 +223,7 @@ def time(inputs: Inputs) -> list[Problem]:
 
 
 def _card(inputs: Inputs) -> tuple[str, Gpu]:
-    """The name and the data sheet of the job's GPU; of a declared one, the usual card of its architecture."""
+    """The name and the data sheet of the job's GPU; for a declared one, the usual GPU of its architecture."""
     if not inputs.gpus:
         raise Skip(NONE_HERE)
     gpu, (name, card) = inputs.gpus[0], card_of(inputs.gpus)
@@ -233,8 +233,8 @@ def _card(inputs: Inputs) -> tuple[str, Gpu]:
 
 
 def _memory_policy(inputs: Inputs, train_spec: TrainSpec, model: ParamCounts) -> tuple[MemoryPolicy, float]:
-    """The policy that the check of memory chose, and the share of FLOPs that it recomputes; without that check, the
-    policy of least memory."""
+    """The policy that the memory check chose, and the share of FLOPs that it recomputes; without that check, the policy
+    of least memory."""
     if memory := inputs.facts.get("memory"):
         return read_memory_policy(memory, model.sizes), memory["done_again"]
     least, pack = least_policy(train_spec, model), MicroStep(pack_budget(train_spec), patches=0)
@@ -250,7 +250,7 @@ def _training(train_spec: TrainSpec, samples: Sequence[Sample], total: int, flop
 
 
 def _for_memory(steps: Steps, model: ParamCounts, setup: TrainingSetup, total: int, card: Gpu) -> float:
-    """Seconds of all steps that a base in few bits and weights in host memory cost."""
+    """Additional seconds of all steps for a quantized base and for weights in host memory."""
     if not (setup.base_precision or setup.cpu_offload):
         return 0.0
     looked_at = min(total, TIMED_STEPS, steps.order.steps_per_epoch)
@@ -268,7 +268,7 @@ def _validation(inputs: Inputs, train_spec: TrainSpec, total: int, flops: FlopsM
 
 
 def validations(train_spec: TrainSpec, total: int, per_epoch: int) -> int:
-    """How often a training of `total` steps validates: at its end, too, and where asked for at its beginning."""
+    """The number of validations in a training of `total` steps, including those at its end and, if set, its start."""
     valid = train_spec.validation
     every = valid.freq or valid.freq_in_epoch * per_epoch or total
     return -(-total // every) + valid.val_before_train
@@ -280,7 +280,7 @@ def _decoding(inputs: Inputs, train_spec: TrainSpec) -> dict[str, Any]:
     if not timed:
         return {}
     core_s = sum(timed) / len(timed) * len(inputs.media)
-    # GPUs that share a pack decode its videos each.
+    # Each of the GPUs that share a pack decodes its videos.
     workers = max(1, train_spec.train.train_policy.dataloader_num_workers) * spec.data_ranks(train_spec)
     return {
         "decode_core_hours": round(core_s / 3600, 3),

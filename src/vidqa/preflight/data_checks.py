@@ -1,4 +1,4 @@
-"""Data: annotations are valid, sets are disjoint, answers are balanced, and completions can be rewarded."""
+"""Data checks: annotations are valid, sets are disjoint, answers are balanced, and completions can be rewarded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vidqa.spec import effective_batch
 from vidqa.spec.grpo_tables import reward_weights
 from vidqa.spec.models import EvaluateSpec, GrpoSpec
 
-FEWEST_ANSWERS = 20  # of one kind; fewer say nothing about balance
+FEWEST_ANSWERS = 20  # of one kind; fewer are too few to judge balance
 MOST_OF_ONE = 0.9
 CONSTRAINED = {"yes_no", "letter", "direction", "number"}
 
@@ -36,7 +36,7 @@ def records(inputs: Inputs) -> list[Problem]:
 
 
 def pairs(inputs: Inputs) -> list[Problem]:
-    """The objective fits the answers: pairs, or one answer a record."""
+    """Check that the objective fits the answers: pairs, or one answer per record."""
     if inputs.training is None:
         raise Skip("no weights learn from it")
     sets = {part.name: part.records for part in inputs.annotations}
@@ -45,14 +45,14 @@ def pairs(inputs: Inputs) -> list[Problem]:
 
 
 def disjoint(inputs: Inputs) -> list[Problem]:
-    """No two sets share a file, a copy of a file, or an id. Ids that are plain numbers may be positions and do not
-    count."""
+    """Check that no two sets share a file, a copy of a file, or an id. Ids that are plain numbers may be positions and
+    do not count."""
     inputs.require_disjoint_sets()
     return [problem for one, other in combinations(inputs.sets, 2) for problem in apart(inputs, one, other)]
 
 
 def apart(inputs: Inputs, one: RecordSet, other: RecordSet) -> list[Problem]:
-    """What two sets share."""
+    """Problems of items that two sets share."""
     where, problems = f"{one.name} and {other.name}", []
     mine, theirs = media_by_file(one.records), media_by_file(other.records)
     copies = same_bytes_between(mine.values(), theirs.values())
@@ -69,7 +69,7 @@ def apart(inputs: Inputs, one: RecordSet, other: RecordSet) -> list[Problem]:
 
 
 def answers(inputs: Inputs) -> list[Problem]:
-    """Whether one answer dominates, and the forms of the expected answers."""
+    """Check whether one answer dominates, and count the forms of the expected answers."""
     problems = []
     task = inputs.spec.task.type if isinstance(inputs.spec, EvaluateSpec) else ""
     for part in inputs.sets:
@@ -105,12 +105,12 @@ def _unbalanced(name: str, kind: str, counts: Counter[str]) -> list[Problem]:
 
 
 NAME = "leaks.json"
-SHOWN = 3  # that a problem names
+SHOWN = 3  # in the message of a problem
 
 
 def write_shared(inputs: Inputs, where: str, what: str, shared_items: Sequence[Any]) -> str:
-    """The first shared items in words, and the file with all of them. An empty result is written, too, over an earlier
-    file."""
+    """Text of the first shared items, and the path of the file with all of them. An empty result is written, too, over
+    an earlier file."""
     place = media_probe.place_for(inputs.spec_path).with_name(NAME)
     inputs.leaks.setdefault(where, {})[what] = list(shared_items)
     counts = {sets: {name: len(items) for name, items in shared.items()} for sets, shared in inputs.leaks.items()}
@@ -127,7 +127,7 @@ def write_shared(inputs: Inputs, where: str, what: str, shared_items: Sequence[A
 
 
 def rewards(inputs: Inputs) -> list[Problem]:
-    """Every question can be rewarded, and a reward function of the user's own gives a number for the first one."""
+    """Check that every question can be rewarded, and a user's reward function returns a number for the first one."""
     spec = inputs.spec
     if not isinstance(spec, GrpoSpec):
         raise Skip("only reinforcement learning rewards completions")
@@ -151,7 +151,7 @@ def rewards(inputs: Inputs) -> list[Problem]:
 
 
 def _format(spec: GrpoSpec, records: Sequence[Record]) -> list[Problem]:
-    """A warning where a format is rewarded that neither the prompts ask for nor the references have."""
+    """A warning if a format is rewarded that neither the prompts request nor the references have."""
     policy = spec.train.train_policy
     if not {"format", "format_strict"} & reward_weights(policy.reward_function).keys():
         return []

@@ -1,4 +1,4 @@
-"""Disk: space for weights to download, for all checkpoints and exports kept at once, and for the frame cache."""
+"""Disk checks: space for weights to download, for all checkpoints and exports kept at once, and for the frame cache."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def disk(inputs: Inputs) -> list[Problem]:
 
 
 def disk_problems(all_needs: Iterable[DiskNeed]) -> list[Problem]:
-    """ENV_DISK_SPACE for every disk with less free space than is needed of it."""
+    """ENV_DISK_SPACE for every disk with less free space than needed."""
     by_disk: dict[int, list[DiskNeed]] = defaultdict(list)
     for need in all_needs:
         by_disk[need.folder.stat().st_dev].append(need)
@@ -59,7 +59,7 @@ def disk_problems(all_needs: Iterable[DiskNeed]) -> list[Problem]:
 
 
 def _fetched(inputs: Inputs) -> list[DiskNeed]:
-    """Hub weights that are not here yet, if their index tells their size."""
+    """Hub weights that are not downloaded yet, if their index gives their size."""
     from huggingface_hub import constants
 
     names, cache = model_names(inputs.spec), existing(Path(constants.HF_HUB_CACHE).absolute())
@@ -96,7 +96,7 @@ def _saves(inputs: Inputs) -> list[DiskNeed]:
 
 def kept_saves(train_spec: TrainSpec) -> int:
     """The most saves kept at one time: the newest `max_keep`, the best one, and one being written before the oldest is
-    removed; at most as many as the run makes, where the spec tells."""
+    removed; at most the total of the run, if the spec determines it."""
     saves, train = train_spec.train.ckpt, train_spec.train
     most_kept = max(saves.max_keep, 1) + 2 if saves.max_keep >= 0 else math.inf
     if saves.save_freq and train.max_num_steps:
@@ -110,7 +110,7 @@ def kept_saves(train_spec: TrainSpec) -> int:
 
 
 def frame_cache(inputs: Inputs) -> list[Problem]:
-    """The resized frames of every file, or as much of them as the cache may hold."""
+    """The size of the resized frames of every file, up to the limit of the cache."""
     engine = inputs.decoding
     if not engine.frame_cache_gb:
         raise Skip("the frame cache is off")
@@ -129,7 +129,7 @@ def frame_cache(inputs: Inputs) -> list[Problem]:
 
 
 def _features(inputs: Inputs, limit: int) -> tuple[int, list[Problem]]:
-    """Bytes of a frozen tower's features that will be kept beside the frames, where the spec asks for it."""
+    """Bytes of a frozen tower's features to be cached beside the frames, if the spec enables it."""
     train_spec = inputs.training
     if train_spec is None or not train_spec.engine.keep_features:
         return 0, []

@@ -1,5 +1,4 @@
-"""The environment: engine packages, GPUs, open files, output folder, shared memory; and the check of the platform
-itself."""
+"""Environment checks: engine packages, GPUs, open files, output folder, shared memory; and the platform's own check."""
 
 from __future__ import annotations
 
@@ -44,23 +43,23 @@ from vidqa.spec.train_rules import bitsandbytes_key
 SHM_NEEDED = 1024**3
 FILES_NEEDED = 1024
 FIRST_WITH_FP8 = (8, 9)
-MOST_SKEW_S = 5.0  # tolerates file systems that store whole or even seconds
+MOST_SKEW_S = 5.0  # allows for file systems that store whole or even seconds
 
 
 def packages(inputs: Inputs) -> list[Problem]:
-    """The engine's packages, by their installed versions, without importing them."""
+    """Check the engine's packages by their installed versions, without importing them."""
     inputs.facts["python"] = ".".join(map(str, sys.version_info[:3]))
     return _unmet(inputs, "engine", "the engine")
 
 
 def optional_packages(inputs: Inputs) -> list[Problem]:
-    """Packages that only some specs need: trackers, 8-bit products."""
+    """Check packages that only some specs need: trackers, 8-bit kernels."""
     needed = inputs.declared_action.packages(inputs.spec)
     return [problem for extra, why in needed.items() for problem in _unmet(inputs, extra, why)]
 
 
 def _unmet(inputs: Inputs, extra: str, why: str) -> list[Problem]:
-    """Packages of an extra of this project that are missing or too old; `why` needs them."""
+    """Problems of packages in an extra of this project that are missing or too old; `why` names their user."""
     problems = []
     versions: dict[str, str | None] = inputs.facts.setdefault("packages", {})
     for text in tomllib.loads((SKILL_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]:
@@ -75,7 +74,7 @@ def _unmet(inputs: Inputs, extra: str, why: str) -> list[Problem]:
 
 
 def model_packages(inputs: Inputs) -> list[Problem]:
-    """Whether the stock model is right, which proves exports and answers where the spec says so."""
+    """Check the version of transformers, whose model proves exports, and generates answers if the spec says so."""
     family, version = inputs.family, installed("transformers")
     if not (family.transformers and version) or Version(version) >= Version(family.transformers):
         return []
@@ -84,10 +83,10 @@ def model_packages(inputs: Inputs) -> list[Problem]:
 
 
 def torch_pair(inputs: Inputs) -> list[Problem]:
-    """Each torchvision is built for one torch and says so in its requirements."""
+    """Check that torchvision's requirements, which name one torch version, match the installed torch."""
     torch, torchvision = installed("torch"), installed("torchvision")
     if torch is None or torchvision is None:
-        return []  # the packages check has said so
+        return []  # the packages check has reported it
     requirements = [Requirement(text) for text in metadata.requires("torchvision") or []]
     unmet = [str(r) for r in requirements if r.name == "torch" and not _meets(torch, r)]
     remedy = "install the two together: pip install --upgrade torch torchvision"
@@ -96,7 +95,7 @@ def torch_pair(inputs: Inputs) -> list[Problem]:
 
 
 def _meets(version: str, requirement: Requirement) -> bool:
-    """Whether an installed version, without its local part (+cu130), is one that a requirement allows."""
+    """Whether a requirement allows an installed version, without its local part (+cu130)."""
     return requirement.specifier.contains(version.partition("+")[0], prereleases=True)
 
 
@@ -108,7 +107,7 @@ def installed(package: str) -> str | None:
 
 
 def gpus(inputs: Inputs) -> list[Problem]:
-    """Driver, CUDA, and the architecture of every GPU against what the engine's image was compiled for."""
+    """Check driver, CUDA, and the architecture of every GPU against the architectures that torch was compiled for."""
     all_gpus = inputs.gpus
     if not all_gpus:
         raise Skip(NONE_HERE)
@@ -123,7 +122,7 @@ def gpus(inputs: Inputs) -> list[Problem]:
 
 
 def eight_bits(inputs: Inputs) -> list[Problem]:
-    """Whether every GPU has the kernels for few bits that the spec asks for."""
+    """Check that every GPU has the low-precision kernels that the spec needs."""
     if inputs.training is None:
         return []
     if (key := bitsandbytes_key(inputs.training)) is not None:
@@ -140,13 +139,13 @@ def eight_bits(inputs: Inputs) -> list[Problem]:
 def _unfit_gpus(
     inputs: Inputs, is_fit: Callable[[str], bool], message: str, remedy: str | None = None
 ) -> list[Problem]:
-    """ENV_GPU_UNFIT for every architecture of the job's GPUs that is not fit."""
+    """ENV_GPU_UNFIT for every architecture of the job's GPUs without support."""
     arches = sorted({gpu.arch for gpu in inputs.gpus if gpu.arch})
     return [GPU_UNFIT.at(f"GPU {arch}", message, remedy) for arch in arches if not is_fit(arch)]
 
 
 def _driver(inputs: Inputs, build: Build | None) -> list[Problem]:
-    """A driver runs every CUDA of its own major version and of the older ones."""
+    """Check the driver: it supports every CUDA of its own major version and older ones."""
     newest = inputs.facts.get("driver_cuda")
     if build is None or not build.cuda or newest is None:
         return []
@@ -181,7 +180,7 @@ def open_files(inputs: Inputs) -> list[Problem]:
 
 
 def output_folder(inputs: Inputs) -> list[Problem]:
-    """Whether the output folder is writable, and its clock right. No folder is created."""
+    """Check that the output folder is writable, and its clock right. No folder is created."""
     inputs.require_visible(inputs.output_dir)
     folder = existing(inputs.output_dir)
     try:
@@ -193,7 +192,7 @@ def output_folder(inputs: Inputs) -> list[Problem]:
 
 
 def clock_skew(folder: Path, file_time: float, before: float, after: float) -> list[Problem]:
-    """The time of a new file must lie between `before` and `after` of this machine's clock."""
+    """Check that the time of a new file is between `before` and `after` on this machine's clock."""
     skew_s = min(0.0, file_time - before) + max(0.0, file_time - after)
     message = f"a file made now bears a time {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'ago'}"
     return [MACHINE_LIMITS.at(folder, message, severity="warning")] if abs(skew_s) > MOST_SKEW_S else []
@@ -214,8 +213,8 @@ def existing(folder: Path) -> Path:
 
 
 def suitable(inputs: Inputs) -> list[Problem]:
-    """Check the job as a launch would make it, with site settings and image. That the platform cannot be asked is a
-    warning, as in a dry run: a launch asks again and refuses."""
+    """Check the job in the form of a launch, with site settings and image. An unreachable platform is a warning, as in
+    a dry run: a launch asks again and refuses."""
     inputs.facts |= {"gpus": len(inputs.gpus), "cores": cpu_count(), "processes": inputs.processes}
     where, declared = platform(inputs.platform), inputs.declared.anything
     settings = site.read(inputs.platform, inputs.resources.site)
@@ -228,7 +227,7 @@ def suitable(inputs: Inputs) -> list[Problem]:
         raise Skip(f"the job cannot be put together: {first.code} at {first.where}") from unresolved
     job = launch.job_of(job_spec, where, settings, resources, job_spec.output_dir / "preflight", "preflight")
     problems = [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)]
-    # A launch cannot write the run folder from here: the next step are files that a person submits.
+    # A launch cannot write the run folder from here: the next step is to submit the files by hand.
     inputs.facts["by_hand"] = any((p.code, p.where) == (NOT_SHARED.name, str(job.run_dir)) for p in problems)
     return [*image_warnings, *launch.as_offline_warnings(where, problems)]
 

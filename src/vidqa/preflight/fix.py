@@ -1,4 +1,4 @@
-"""Writes corrected annotations to a new file: only changes that can be explained one by one, never in place."""
+"""Correction of annotations into a new file: only changes that can be explained one by one, never in place."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from vidqa.spec.keys import value_at
 from vidqa.video.probe import fps_disagreement, probe_many
 from vidqa.video.types import ImageMeta, VideoMeta
 
-SHOWN = 100  # changes that are listed; all are counted
-# Names of roles that other programs write, in small letters.
+SHOWN = 100  # most changes in the list; all are counted
+# Role names of other programs, in lower case.
 OTHER_ROLES = {"bot": "gpt", "model": "gpt", "ai": "gpt", "chatgpt": "gpt", "answer": "gpt", "question": "human"}
 Row = dict[str, Any]
 
 
 @dataclass
 class FixReport:
-    """What was written where, and every change by its place in the original file."""
+    """The result of a correction: paths, counts, and every change with its place in the original file."""
 
     path: Path
     original: Path
@@ -64,12 +64,12 @@ class FixReport:
 
 
 def fix_annotations(spec_path: Path, action: str, target: Path) -> FixReport:
-    """Corrects the annotations that a spec trains on or evaluates and writes them to `target` as a JSON list.
+    """Correct the annotations that a spec trains on or evaluates and write them to `target` as a JSON list.
 
-    Roles get their known names, tags are set to the media that a record lists, missing ids are given and repeated ones
-    changed, a wrong video_fps becomes the file's, and fields that are no JSON go; what is still wrong, or whose media
-    are missing or broken, is left out. Raises OUTPUT_EXISTS, DATA_EMPTY where no record can be used, and what reading
-    the spec and the file raises.
+    Roles get their standard names, tags are set to the media that a record lists, missing ids are added and repeated
+    ones changed, a wrong video_fps is replaced by the file's, and non-JSON fields are dropped; records that remain
+    invalid, or whose media are missing or broken, are left out. Raises OUTPUT_EXISTS, DATA_EMPTY if no record is
+    usable, and the problems of reading the spec and the file.
     """
     if target.exists():
         raise codes.OUTPUT_EXISTS.error(target, "a file of this name exists already", "name a new file with --fix")
@@ -95,7 +95,7 @@ def fix_annotations(spec_path: Path, action: str, target: Path) -> FixReport:
 
 
 def _broken_before(spec_path: Path) -> dict[tuple[str, str | None], str]:
-    """What the last preflight found wrong with files that have not changed since."""
+    """Messages about broken files in the last preflight, if they have not changed since."""
     rows = media_probe.read_rows(media_probe.place_for(spec_path)).values()
     return {
         (row.path, row.member): row.message
@@ -105,7 +105,7 @@ def _broken_before(spec_path: Path) -> dict[tuple[str, str | None], str]:
 
 
 class _RowFixer:
-    """Mends rows one by one; remembers the headers of media, what is broken, and ids."""
+    """Fixes rows one by one; caches the headers of media, broken files, and ids."""
 
     def __init__(self, source: MediaSource, fixed: FixReport, broken: dict[tuple[str, str | None], str]) -> None:
         self.source, self.fixed, self.name, self.broken = source, fixed, fixed.original.name, broken
@@ -131,7 +131,7 @@ class _RowFixer:
         return f"{self.name}[{index}]"
 
     def _fix(self, row: Any, index: int) -> Record | str:
-        """The record of a row, which is changed, or why it has none."""
+        """Change a row; returns its record, or the reason why it has none."""
         for what, code, repair in REPAIRS if isinstance(row, dict) else ():
             codes_here = {problem.code for problem in self._read(row, index)[1]}
             if code in codes_here and (change := repair(row)):
@@ -148,7 +148,7 @@ class _RowFixer:
         return record, [problem for problem in findings.problems if problem.severity == "error"]
 
     def _broken(self, record: Record) -> str:
-        """What is wrong with the record's media, or ""."""
+        """The reason why the record's media are broken, or ""."""
         for ref in record.media:
             at = (ref.path, ref.member)
             if at not in self.broken and ref.key not in self.headers:
@@ -169,7 +169,7 @@ class _RowFixer:
             row["video_fps"] = right
 
     def _for_json(self, pair: Pair, place: str) -> Row:
-        """The row as a JSON file can have it: without what is no JSON, and with media named by their paths."""
+        """The row for a JSON file: without non-JSON values, and with media named by their paths."""
         row = named_by_path(pair, self.source.root).row if self.source.named is not None else pair.row
         for name in [name for name, value in row.items() if not is_json(value)]:
             self.fixed.note("field", place, f"{name} left out: it is no JSON")
@@ -208,7 +208,7 @@ def _name_roles(row: Row) -> str | None:
 
 
 def _set_tags(row: Row) -> str | None:
-    """One tag for each listed medium, at the start of the first question, as most data sets have it."""
+    """Set one tag for each listed medium, at the start of the first question, as in most data sets."""
     tags = "".join(f"<{kind}>\n" * len(_listed(row, kind)) for kind in KINDS)
     questions = [turn for turn in _turns(row) if ROLES.get(str(turn.get("from", turn.get("role")))) == "user"]
     texts = [(turn, "value" if "value" in turn else "content") for turn in questions]
@@ -226,7 +226,7 @@ def _listed(row: Row, kind: str) -> list[Any]:
     return [name for value in values for name in (value if isinstance(value, list) else [value])]
 
 
-# What is repaired, the code that reading a row finds, and the function that changes the row and says how.
+# The repaired part, the code of its problem, and the function that changes the row and describes the change.
 REPAIRS: tuple[tuple[str, str, Callable[[Row], str | None]], ...] = (
     ("role", codes.FIELD.name, _name_roles),
     ("tags", codes.TAG_COUNT.name, _set_tags),

@@ -1,4 +1,4 @@
-"""The GPUs of this machine by nvidia-smi, or as declared, and what code they run, without torch."""
+"""The GPUs of this machine by nvidia-smi, or as declared, and the architectures that they can run, without torch."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from vidqa.planning.budget import speed
 
 QUERY = "index,uuid,name,memory.total,compute_cap,driver_version"
 LIMIT_S = 20.0
-TORCH_LIMIT_S = 120.0  # torch from a cold disk
+TORCH_LIMIT_S = 120.0  # importing torch from a cold disk
 ASK_TORCH = "import json, torch; print(json.dumps([torch.version.cuda, torch.cuda.get_arch_list()]))"
 
-# The GPUs for which NVIDIA releases its cosmos-rl image. Not all of its libraries run on a newer minor version: sm_121
-# is none of them.
+# GPUs that NVIDIA releases its cosmos-rl image for. Not all of its libraries run on a newer minor version: sm_121 is
+# not among them.
 COSMOS_RL_GPUS = ("sm_80", "sm_90", "sm_100", "sm_103", "sm_120")
 
 NONE_HERE = "no GPU is visible here; declare the job's with --gpu-count, --gpu-memory-gb and --gpu-arch"
-# The usual GPU of an architecture, for declared GPUs, which have no name; another one where memory is small.
+# The usual GPU of an architecture, for declared GPUs, which have no name; a smaller one if their memory is small.
 USUAL = {"sm_80": "A100", "sm_89": "L40S", "sm_90": "H100", "sm_100": "B200", "sm_120": "RTX PRO 6000"}
 SMALL, SMALL_GB = {"sm_80": "A100 40 GB", "sm_89": "RTX 4090"}, 40
 
 
 @dataclass(frozen=True)
 class Declared:
-    """Hardware of the job that this machine does not see; None where not declared."""
+    """Hardware of the job that this machine does not see; None if not declared."""
 
     gpu_count: int | None = None
     gpu_memory_gb: float | None = None
-    gpu_arch: str | None = None  # as in "sm_90"
+    gpu_arch: str | None = None  # such as "sm_90"
 
     @property
     def anything(self) -> bool:
@@ -58,15 +58,15 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Build:
-    """What the installed torch was compiled for; both empty for a torch without CUDA."""
+    """The CUDA version and architectures of the installed torch; both empty for a torch without CUDA."""
 
     cuda: str
     architectures: tuple[str, ...]
 
 
 def declared_or_visible(declared: Declared, processes: int) -> list[Gpu]:
-    """The GPUs as declared, else as found. If only their kind is declared and none is found, one per process of the
-    job."""
+    """The declared GPUs, else the visible ones. If only their type is declared and none is visible, one per process of
+    the job."""
     visible = visible_gpus()
     if not declared.anything:
         return visible
@@ -98,20 +98,20 @@ def _gpu(row: Sequence[str]) -> Gpu:
 
 
 def least_memory(gpus: Sequence[Gpu]) -> float | None:
-    """GiB of the smallest GPU; None where no GPU's is known."""
+    """GiB of the smallest GPU; None if no GPU's memory is known."""
     return min((gpu.memory_gb for gpu in gpus if gpu.memory_gb is not None), default=None)
 
 
 def driver_cuda() -> str | None:
-    """The newest CUDA that the installed driver runs, as "13.0"."""
+    """The newest CUDA that the installed driver supports, such as "13.0"."""
     match = re.search(r"CUDA[\w ]*Version\s*:\s*(\d+\.\d+)", _output_of("nvidia-smi") or "")
     return match[1] if match else None
 
 
 @cache
 def engine_build() -> Build | None:
-    """The architectures that the installed torch was compiled for, from a subprocess. To import torch takes seconds:
-    the answer is cached as long as the same torch is installed."""
+    """The CUDA version and architectures of the installed torch, from a subprocess. Importing torch takes seconds, so
+    the result is cached as long as the same torch is installed."""
     cache_file, installed = environment.cache_folder() / "torch_build.json", _installed_torch()
     build = files.read_object(cache_file)
     is_whole = isinstance(build.get("cuda"), str) and isinstance(build.get("architectures"), list)
@@ -121,14 +121,14 @@ def engine_build() -> Build | None:
             return None
         cuda, architectures = json.loads(output)
         build = {"torch": installed, "cuda": cuda or "", "architectures": architectures}
-        with suppress(OSError):  # a folder that cannot be written costs the seconds again
+        with suppress(OSError):  # an unwritable folder only costs the seconds again
             cache_file.parent.mkdir(parents=True, exist_ok=True)
             files.write_json(cache_file, build)
     return Build(build["cuda"], tuple(build["architectures"]))
 
 
 def _installed_torch() -> list[str | int] | None:
-    """Where torch is installed and what tells it from another build there; None where there is none."""
+    """The identity of the installed torch: path, time and size of its version file; None without torch."""
     module = find_spec("torch")
     if module is None or module.origin is None:
         return None
@@ -141,9 +141,9 @@ def _installed_torch() -> list[str | int] | None:
 
 
 def runs_on(arch: str, built: Sequence[str]) -> bool:
-    """Whether a GPU of `arch` runs code compiled for `built`: the same major version and no newer a minor one
-    (sm_90 on sm_90, sm_80 on sm_86), or intermediate code (compute_90) no newer than the GPU. Code with the suffix a
-    (sm_100a) runs on that version alone."""
+    """Whether a GPU of `arch` runs code compiled for `built`: the same major version with the same or an older minor
+    one (sm_90 on sm_90, sm_80 on sm_86), or intermediate code (compute_90) no newer than the GPU. Code with the suffix
+    a (sm_100a) runs on that version alone."""
     version = version_of(arch)
 
     def is_run(code: str) -> bool:
@@ -157,13 +157,13 @@ def runs_on(arch: str, built: Sequence[str]) -> bool:
 
 
 def version_of(arch: str) -> tuple[int, int]:
-    """(9, 0) of "sm_90"; (0, 0) for other text."""
+    """The version (9, 0) of "sm_90"; (0, 0) for other text."""
     match = re.fullmatch(r"(?:sm|compute)_(\d+)(\d)[af]?", arch)
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def _output_of(*words: str, limit_s: float = LIMIT_S) -> str | None:
-    """The output of a command, or None where there is none or it fails."""
+    """The output of a command; None if it does not exist or fails."""
     try:
         return subprocess.run(words, capture_output=True, text=True, timeout=limit_s, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -171,7 +171,7 @@ def _output_of(*words: str, limit_s: float = LIMIT_S) -> str | None:
 
 
 def card_of(gpus: Sequence[Gpu]) -> tuple[str, speed.Gpu | None]:
-    """The name and the data sheet of a job's GPU; of a declared one, the usual card of its architecture and memory."""
+    """Name and data sheet of a job's GPU; for a declared one, the usual GPU of its architecture and memory."""
     if not gpus:
         return "", None
     first = gpus[0]

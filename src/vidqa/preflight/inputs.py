@@ -48,11 +48,11 @@ T = TypeVar("T")
 
 
 class Skip(Exception):
-    """Raised by a check that does not apply or cannot run here; its text says why."""
+    """Raised by a check that does not apply or cannot run here; its text is the reason."""
 
 
 def once(compute: Callable[[Any], T]) -> cached_property[T]:
-    """A cached property that also caches its failure, so that a silent hub is asked once."""
+    """A cached property that also caches its exception, so that an unreachable hub is queried once."""
 
     @wraps(compute)
     def cached(inputs: Any) -> T:
@@ -69,25 +69,25 @@ def once(compute: Callable[[Any], T]) -> cached_property[T]:
 
 @dataclass
 class Inputs:
-    """What checks read: the options of preflight or of a launch, the spec, its models and its data, each read when it
-    is first needed. `facts` collects what the checks measure."""
+    """The inputs of checks: the options of preflight or of a launch, the spec, its models and its data, each read when
+    it is first needed. `facts` collects the measurements of checks."""
 
     spec_path: Path
     action: str
     platform: str
-    probe_sample: int | None = None  # number of files to decode; None is all
+    probe_sample: int | None = None  # number of files to decode; None for all
     declared: Declared = field(default_factory=Declared)
     resources: Resources = field(default_factory=Resources)  # options of a launch beyond the spec
     engine: str = "vidqa"  # the image of the job: vidqa or cosmos-rl
-    evaluate_spec: Path | None = None  # the evaluation that a training is measured with
-    kpi_root: Path | None = None  # its data, where it has no spec
+    evaluate_spec: Path | None = None  # evaluation that measures a training
+    kpi_root: Path | None = None  # its data, if it has no spec
     job_spec: JobSpec | None = None  # of a launch, which has resolved the spec
-    at_launch: bool = False  # or in the plan of a study: nothing is written beside the spec
+    at_launch: bool = False  # or in the plan of a study: no file is written beside the spec
     elsewhere: bool = False  # the job runs on another machine, which may have other media
     facts: dict[str, Any] = field(default_factory=dict)
-    missing: dict[str, list[Problem]] = field(default_factory=dict)  # parts that are not available, and why
+    missing: dict[str, list[Problem]] = field(default_factory=dict)  # parts that are not available, and the reasons
     rows: dict[str, ProbeRow] = field(default_factory=dict)  # results of decoding, by MediaRef.file
-    unseen_media: list[str] = field(default_factory=list)  # folders on the cluster alone
+    unseen_media: list[str] = field(default_factory=list)  # folders that only the cluster sees
     leaks: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # shared items, by sets and reason
 
     @once
@@ -98,7 +98,7 @@ class Inputs:
 
     @property
     def target(self) -> str:
-        """The target of the spec, as spec.resolve takes it."""
+        """The target of the spec for spec.resolve."""
         return self.engine if self.engine == "cosmos-rl" else "native"
 
     @property
@@ -116,14 +116,14 @@ class Inputs:
 
     @cached_property
     def site(self) -> Any:
-        """The platform settings; None where they are unreadable, which the platform's check reports."""
+        """The platform settings; None if they are unreadable, which the platform's check reports."""
         try:
             return site.read(self.platform, self.resources.site)
         except ProblemError:
             return None
 
     def require_visible(self, *paths: str | Path) -> None:
-        """Raises Skip where the platform settings declare that one of these is only on the cluster."""
+        """Raise Skip if the platform settings declare that one of these is only on the cluster."""
         if unseen := [path for path in paths if site.is_unseen(self.site, path)]:
             raise Skip(f"{unseen[0]} is on the cluster alone, as `cluster_paths` declares")
 
@@ -152,25 +152,25 @@ class Inputs:
 
     @property
     def decoding(self) -> DecodeEngine:
-        """How media are decoded and cached."""
+        """The settings for decoding and caching media."""
         table = self.declared_action.decoding
         return value_at(self.spec, table) if table else DecodeEngine(frame_cache_gb=0.0)
 
     @property
     def sampling(self) -> RecordSampling:
-        """How the action plans samples. Raises Skip for an action without samples."""
+        """The settings for planning samples. Raises Skip for an action without samples."""
         if self.declared_action.sampling is None:
             raise Skip(f"{self.action} plans no samples")
         return self.declared_action.sampling
 
     @property
     def longest_allowed(self) -> int:
-        """Tokens of a sample."""
+        """The largest number of tokens of a sample."""
         return self.sampling.longest(self.spec)
 
     @property
     def output_dir(self) -> Path:
-        """The folder that gets the run folder."""
+        """The parent of the run folder."""
         return Path(os.path.expanduser(value_at(self.spec, self.declared_action.output_key))).absolute()
 
     @property
@@ -179,7 +179,7 @@ class Inputs:
 
     @once
     def models(self) -> dict[str, Path]:
-        """The folders of the spec's models by dotted key. Of hub models only the small files are downloaded."""
+        """The folders of the spec's models by dotted key. Only the small files of hub models are downloaded."""
         token = environment.hf_token()
         self.require_visible(*model_names(self.spec).values())
         return {
@@ -188,8 +188,8 @@ class Inputs:
 
     @cached_property
     def offline_model(self) -> TemporaryDirectory | None:
-        """A folder for estimates, in place of a published model that is unavailable now; None where the models are here
-        or unknown."""
+        """A folder for estimates, in place of a published model that is currently unavailable; None if the models are
+        available or unknown."""
         try:
             _ = self.models
         except ProblemError:
@@ -202,8 +202,8 @@ class Inputs:
 
     @property
     def model_folder(self) -> Path:
-        """The folder with config, tokenizer and processor: the adapter's own, or its base model's; of a published model
-        that is unavailable, the one for estimates."""
+        """The folder with config, tokenizer and processor: the adapter's own, or its base model's; for an unavailable
+        published model, the one for estimates."""
         if self.offline_model is not None:
             return Path(self.offline_model.name)
         folders = list(self.models.values())
@@ -213,7 +213,7 @@ class Inputs:
 
     @property
     def family(self) -> Family:
-        """Raises MODEL_BROKEN, MODEL_UNSUPPORTED, like all that follows."""
+        """The model family. Raises MODEL_BROKEN, MODEL_UNSUPPORTED, like all members below."""
         return family_of(self.model_folder)
 
     @property
@@ -221,7 +221,7 @@ class Inputs:
         return self.family.sizes_of(self.model_folder)
 
     def parameters(self, train_spec: TrainSpec) -> list[Parameter]:
-        """Every parameter as in the engine."""
+        """Every parameter under the engine's name."""
         return parameters(self.family.tensors(self.sizes), train_spec.policy)
 
     def memory_model(self, train_spec: TrainSpec) -> ParamCounts:
@@ -243,14 +243,13 @@ class Inputs:
             return self._read(replace(source, name="kpi"))
         if self.kpi_root is None:
             return None
-        # As the DEFT loop evaluates it: beside its annotations, or where absolute names say.
+        # As in the DEFT loop's evaluation: media beside the annotations, or at absolute paths.
         file = annotations_in_folder(self.kpi_root)
         media = str(self.kpi_root) if file else ""
         return self._read(SetSource("kpi", str(file or self.kpi_root), media))
 
     def _read(self, source: SetSource) -> RecordSet:
-        """A set of records. Records are also read where their media are only on the cluster or on the machine of the
-        job."""
+        """Read a set of records, also if its media are only on the cluster or on the machine of the job."""
         self.require_visible(source.annotation_path)
         if not site.is_unseen(self.site, source.media_path):
             keeps_missing = source.keep_missing or (self.elsewhere and source.name != "kpi")
@@ -270,7 +269,7 @@ class Inputs:
         return [*self.annotations, *([self.kpi] if self.kpi else [])]
 
     def require_disjoint_sets(self) -> None:
-        """Raises Skip where sets may share anything: nothing is learned from one and measured on another."""
+        """Raise Skip if sets may overlap: none is trained on and compared with another."""
         if len(self.sets) < 2:
             raise Skip("there is only one set of records")
         if not any(data.is_trained_on for data in self.declared_action.data):
@@ -283,7 +282,7 @@ class Inputs:
 
     @property
     def engine_planner(self) -> Planner | None:
-        """The planner, if the run's model is here and its action plans samples: the engine has the same one."""
+        """The planner, if the run's model is available and its action plans samples: the engine has the same one."""
         try:
             return None if self.offline_model else self.planner
         except (ProblemError, Skip):
@@ -315,7 +314,7 @@ class Inputs:
         return usable(self.planned[name].samples, self.longest_allowed, trained=trained)
 
     def training_steps(self, train_spec: TrainSpec) -> tuple[Sequence[Sample], int]:
-        """The samples that a training uses, and its steps. Raises Skip where it has none."""
+        """The samples of a training, and its steps. Raises Skip if it has none."""
         samples = self.usable("train")
         total = spec.total_steps(train_spec, len(samples)) if samples else 0
         if not total:
@@ -330,7 +329,7 @@ class Inputs:
 
     @once
     def media(self) -> dict[str, tuple[MediaRef, list[Record]]]:
-        """Every whole file that a record uses, or a part of, by MediaRef.file, with the records that use it."""
+        """Every file that a record uses whole or in part, by MediaRef.file, with the records that use it."""
         users: dict[str, tuple[MediaRef, list[Record]]] = {}
         for part in self.sets:
             for record in part.records:

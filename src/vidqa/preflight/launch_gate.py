@@ -2,7 +2,7 @@
 
     launch.launch("train", path, "local", ready=launch_gate.ready)
 
-With launch_gate.skipped, which is --skip-preflight, nothing is checked, and the job's record says so.
+With launch_gate.skipped (--skip-preflight) no check runs, and the job's record says so.
 
 Reports are in the state folder, under a hash of the resolved spec, the annotations' bytes and the model's files. A
 report lists every media file with its size and modification time, and is valid while these are unchanged.
@@ -47,9 +47,9 @@ MOST_PLAN_BYTES = 1 << 30  # of all plans; the oldest are removed
 
 @dataclass(frozen=True)
 class CachedReport:
-    """A report. `passed`: it had no error. `decoded`: it is of preflight, which decodes, and not of a launch. `lasting`
-    are the errors that only decoding finds; they hold while no file changes. Each launch finds the others again. The
-    remaining fields are the options of preflight.report.preflight."""
+    """A cached report. `passed`: it had no error. `decoded`: it is of preflight, which decodes, not of a launch.
+    `lasting` are the errors that only decoding detects; they are valid until a file changes. Each launch detects the
+    others again. The remaining fields are the options of preflight.report.preflight."""
 
     passed: bool
     decoded: bool
@@ -62,7 +62,7 @@ class CachedReport:
 
     @property
     def options(self) -> str:
-        """The options of scripts/preflight.py that it was made with."""
+        """The options of scripts/preflight.py for this report."""
         options = {name: value for name, value in vars(self).items() if name not in ("passed", "decoded", "lasting")}
         return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items() if value is not None)
 
@@ -70,7 +70,7 @@ class CachedReport:
 @dataclass(frozen=True)
 class ReportKey:
     """The inputs of a report: its file, named by one hash of everything but the media files, and the identity of each
-    of these. `plan` are the inputs of its plan (plan_cache.inputs_of)."""
+    of these. `plan` are the inputs of its plan (plan_cache.plan_inputs)."""
 
     path: Path
     media: dict[str, Identity]
@@ -80,8 +80,8 @@ class ReportKey:
 def ready(
     job_spec: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool, engine: str = "vidqa"
 ) -> Readiness:
-    """The verdict of the cached report; if it did not pass, or there is none, of the checks at launch. With `fetch`
-    their result is cached."""
+    """The verdict of the cached report; if it did not pass or does not exist, of the checks at launch, whose result is
+    cached with `fetch`."""
     path = report_path(job_spec, platform_name, engine)
     cached = load(path)
     if cached and cached.passed:
@@ -89,7 +89,7 @@ def ready(
     note(NO_REPORT)
     if cached and cached.options:
         note(f"the failed preflight's options hold until it runs again with others: {cached.options}")
-    from vidqa.preflight.report import check_at_launch  # every check, and the libraries they need
+    from vidqa.preflight.report import check_at_launch  # imports all checks and their libraries
 
     problems = check_at_launch(job_spec, spec_path, platform_name, resources, engine, cached, fetch=fetch)
     return Readiness(AT_LAUNCH, problems, _plan_at(path))
@@ -106,7 +106,7 @@ def folder() -> Path:
 def key_of(
     job_spec: JobSpec, platform: str, engine: str, planner: Planner | None, read: Callable[[], Iterable[Record]]
 ) -> ReportKey:
-    """The inputs as they are now; `read` gives the records. Raises ProblemError."""
+    """The present inputs; `read` returns the records. Raises ProblemError."""
     # First: a change while records are read must make the report stale.
     plan_inputs = plan_cache.plan_inputs(job_spec.resolved, planner) if planner else {}
     media = plan_cache.media_paths(job_spec.resolved, read())
@@ -126,7 +126,7 @@ def store(key: ReportKey, report: CachedReport, plan: Plan | None = None) -> Non
 
 
 def load(path: Path) -> CachedReport | None:
-    """The report in a file; None where it is missing, unreadable or stale."""
+    """The report in a file; None if it is missing, unreadable or stale."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         report = (
@@ -140,8 +140,7 @@ def load(path: Path) -> CachedReport | None:
 
 
 def report_path(job_spec: JobSpec, platform: str, engine: str) -> Path:
-    """The file of the report of this spec, data and model: the same for a resumed run and for a retry from its run
-    folder."""
+    """The report file of this spec, data and model: the same for a resumed run and for a retry from its run folder."""
     resolved = written_anew(job_spec.resolved).model_dump(mode="json")
     parts = [__version__, job_spec.action, platform, engine, resolved, job_spec.inputs_fingerprint]
     return folder() / f"{hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]}.json"

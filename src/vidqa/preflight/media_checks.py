@@ -1,4 +1,4 @@
-"""Media: every file can be read, every planned frame decodes, and no file has a near duplicate in another set."""
+"""Media checks: files are readable, all planned frames decode, and no file has a near duplicate in another set."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAVE_EVERY_S = 20.0  # the most that an interrupted preflight loses
 
 
 def probed(inputs: Inputs) -> list[Problem]:
-    """The header of every file, and the frame rate against what annotations claim."""
+    """Check the header of every file, and its frame rate against the annotations' video_fps."""
     inputs.facts["media_files"] = len(inputs.headers)
     seconds = sum(header.duration_s for header in inputs.headers.values() if isinstance(header, VideoMeta))
     inputs.facts["video_seconds"] = round(seconds, 1)
@@ -51,8 +51,8 @@ def _claims(meta: VideoMeta, used_by: list[Record]) -> Iterator[Problem]:
 
 
 def decoded(inputs: Inputs) -> list[Problem]:
-    """Decode every planned frame of every file (of `probe_sample` files), in workers that are killed when they hang.
-    Results of an earlier preflight hold for unchanged files."""
+    """Decode every planned frame of every file (of `probe_sample` files), in workers that are killed if they hang.
+    Results of an earlier preflight are reused for unchanged files."""
     requests = list(_requests(inputs))[: inputs.probe_sample]
     place = media_probe.place_for(inputs.spec_path)
     rows = media_probe.read_rows(place)
@@ -66,7 +66,7 @@ def decoded(inputs: Inputs) -> list[Problem]:
             for request, answer, seconds in _decode(left, inputs.decoding.decode_timeout_s):
                 row = _row(request, inputs.headers[request.where], answer, seconds)
                 row_by_file[request.where] = row
-                if row.exit_code in (Exit.OK, Exit.INPUT):  # a failure of the machine is not kept for the file
+                if row.exit_code in (Exit.OK, Exit.INPUT):  # a failure of the machine is not stored for the file
                     rows[row.identity] = row
                 advance()
                 if time.monotonic() - last > SAVE_EVERY_S:
@@ -86,7 +86,7 @@ def decoded(inputs: Inputs) -> list[Problem]:
 
 
 def _requests(inputs: Inputs) -> Iterator[DecodeRequest]:
-    """One for every file that could be planned, with the frames of all that is shown of it."""
+    """A request for every planned file, with all its planned frames."""
     views: dict[str, dict[Hashable, tuple[MediaRef, FramePlan]]] = {}
     for sample in inputs.to_decode:
         for ref, plan in zip(sample.record.media, sample.plans, strict=True):
@@ -100,7 +100,7 @@ def _requests(inputs: Inputs) -> Iterator[DecodeRequest]:
 
 
 def _still_true(request: DecodeRequest, rows: Rows) -> ProbeRow | None:
-    """The row of an earlier preflight if the file is unchanged. A file that took too long is decoded again."""
+    """The row of an earlier preflight if the file is unchanged. A file that timed out is decoded again."""
     row = rows.get((request.path, request.member, media_probe.plan_key(request)))
     if row is None or row.code == VIDEO_DECODE_TIMEOUT.name:
         return None
@@ -108,12 +108,12 @@ def _still_true(request: DecodeRequest, rows: Rows) -> ProbeRow | None:
 
 
 def _decode(requests: Iterable[DecodeRequest], timeout_s: float) -> Iterator[tuple[DecodeRequest, Decoded, float]]:
-    """(request, its frames or problem, seconds) of every request, as they end. At most one per worker is submitted, so
-    that the seconds are those of decoding."""
+    """Request, its frames or problem, and seconds, of every request, as they end. At most one per worker is submitted,
+    so that the seconds are those of decoding."""
     workers = max(1, cpu_count())
     waiting: dict[Future[Decoded], tuple[DecodeRequest, float]] = {}
     remaining = iter(requests)
-    with DecodePool(workers, timeout_s, THUMBNAILS) as pool:  # workers send thumbnails back, not the frames
+    with DecodePool(workers, timeout_s, THUMBNAILS) as pool:  # workers return thumbnails, not the frames
         while True:
             while len(waiting) < workers and (request := next(remaining, None)) is not None:
                 waiting[pool.submit(request)] = (request, time.monotonic())
@@ -159,7 +159,7 @@ def _save(place: Path, rows: Rows) -> list[Problem]:
 
 
 def near_duplicates(inputs: Inputs) -> list[Problem]:
-    """Files of two sets that look alike: the same scene, cut or encoded again. Compares the decoded planned frames;
+    """Find files of two sets that look alike: the same scene, cut or re-encoded. Compares the decoded planned frames;
     without them, three frames of each file."""
     inputs.require_disjoint_sets()
     by_file = {key: row.glance for key, row in inputs.rows.items() if row.glance is not None}
@@ -186,7 +186,7 @@ def near_duplicates(inputs: Inputs) -> list[Problem]:
 
 
 def _signed(inputs: Inputs, by_file: dict[str, bytes]) -> Iterator[tuple[MediaRef, tuple[int, ...], bytes]]:
-    """Every file with the frames that its signature is of."""
+    """Every file with its signature and the frames of the signature."""
     for request in _requests(inputs):
         if request.where in by_file:
             frames = request.indices

@@ -15,15 +15,15 @@ from vidqa.core.files import ends_of, replacing
 from vidqa.video.pool import DecodeRequest
 
 NAME = "media_probe.parquet"
-DECODING_VERSION = 4  # part of every plan's key: raise it when a file may now give other frames or another problem
-EDGE_BYTES = 1 << 16  # read from each end of a file to tell whether it has changed
+DECODING_VERSION = 4  # part of every plan key: increase it if a file may now give other frames or another problem
+EDGE_BYTES = 1 << 16  # read from each end of a file to detect changes
 
 
 @dataclass(frozen=True)
 class ProbeRow:
-    """One file decoded by one plan. `content_key` changes with the file, `plan_key` with the planned
-    frames. `fps` to `rotation` are None where the header cannot be read; `code` is empty where all frames decoded;
-    `glance` is the signature that near duplicates are found by."""
+    """One file decoded by one plan. `content_key` changes with the file, `plan_key` with the planned frames. `fps` to
+    `rotation` are None if the header cannot be read; `code` is empty if all frames decoded; `glance` is the signature
+    for near duplicates."""
 
     path: str
     member: str | None
@@ -58,7 +58,7 @@ def plan_key(request: DecodeRequest) -> str:
 
 
 def content_key(path: str) -> str:
-    """A hash of a file's size, modification time, first and last 64 KiB. Empty where it cannot be read."""
+    """A hash of a file's size, modification time, first and last 64 KiB. Empty if it cannot be read."""
     try:
         status = os.stat(path)
         return _content_key(path, status.st_size, status.st_mtime_ns)
@@ -66,7 +66,7 @@ def content_key(path: str) -> str:
         return ""
 
 
-@lru_cache(maxsize=64)  # all members of an archive share it
+@lru_cache(maxsize=64)  # shared by all members of an archive
 def _content_key(path: str, size: int, mtime_ns: int) -> str:
     digest = hashlib.sha256(f"{size} {mtime_ns}".encode())
     if os.path.isfile(path):
@@ -75,7 +75,7 @@ def _content_key(path: str, size: int, mtime_ns: int) -> str:
 
 
 def place_for(spec_path: Path) -> Path:
-    """The file beside the spec; in the cache folder if that folder is read-only."""
+    """The path beside the spec; in the cache folder if that folder is read-only."""
     folder = spec_path.absolute().parent
     if os.access(folder, os.W_OK):
         return folder / NAME
@@ -83,7 +83,7 @@ def place_for(spec_path: Path) -> Path:
 
 
 def read_rows(path: Path) -> Rows:
-    """The rows of an earlier preflight; none where the file is not there, damaged, or of another version."""
+    """The rows of an earlier preflight; empty if the file is missing, damaged, or of another version."""
     import pyarrow
     import pyarrow.parquet
 
@@ -101,7 +101,7 @@ def read_rows(path: Path) -> Rows:
 
 
 def write_rows(path: Path, rows: Iterable[ProbeRow]) -> None:
-    """Replace the file; rows whose media file is gone are left out. Raises OSError."""
+    """Replace the file; rows whose media file is gone are dropped. Raises OSError."""
     import pyarrow
     import pyarrow.parquet
 

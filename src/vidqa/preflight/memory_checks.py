@@ -1,4 +1,4 @@
-"""Memory: whether the heaviest pack fits into a GPU and saves fit into the host, and which change helps if not."""
+"""Memory checks: the heaviest pack fits into a GPU and saves fit into the host; otherwise a change that helps."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from vidqa.spec.keys import with_values
 from vidqa.spec.models import GrpoSpec, TrainSpec
 
 MOST_SHARDS = 64
-LONG = 16_384  # tokens of a sample from which several GPUs may share it
-COARSE = 1024  # pack budgets are tried in steps of so many tokens
+LONG = 16_384  # tokens of a sample from which sharing it among GPUs is suggested
+COARSE = 1024  # step in tokens between tested pack budgets
 Change = dict[str, Any]
 ADAPTERS: Change = {"policy.lora": {}, "policy.freeze_pattern": None, "policy.trainable_pattern": None}
 
@@ -41,7 +41,7 @@ RAISE = "raise engine.gpu_memory_gib, which leaves the rest of the GPU to others
 
 
 def memory(inputs: Inputs, train_spec: TrainSpec) -> list[Problem]:
-    """Compare the peak of one GPU for the heaviest pack with the memory of the GPUs, found or declared."""
+    """Compare the peak of one GPU for the heaviest pack with the visible or declared memory of the GPUs."""
     samples, _ = inputs.training_steps(train_spec)
     has_gib = usable_memory(inputs)
     model = inputs.memory_model(train_spec)
@@ -63,8 +63,8 @@ def _answered(inputs: Inputs, train_spec: TrainSpec) -> Sequence[Sample]:
 
 
 def usable_memory(inputs: Inputs) -> float | None:
-    """GiB that the job may take of the smallest GPU; None where that is not known."""
-    engine = getattr(inputs.spec, "engine", None)  # an action of somebody else may have none
+    """GiB that the job may use of the smallest GPU; None if that is unknown."""
+    engine = getattr(inputs.spec, "engine", None)  # an action of a plug-in may have none
     has_gib, limit_gib = least_memory(inputs.gpus), getattr(engine, "gpu_memory_gib", None)
     return has_gib if has_gib is None or limit_gib is None else min(has_gib, limit_gib)
 
@@ -72,9 +72,8 @@ def usable_memory(inputs: Inputs) -> float | None:
 def too_much(
     inputs: Inputs, peak_gib: float, details: str, remedy: Callable[[float], str], *, reserved_gib: float = 0.0
 ) -> list[Problem]:
-    """MEMORY if the predicted peak does not fit beside what is reserved: an error, or a warning if it may fit within
-    the error of the prediction. `remedy` finds a change that fits a GPU of that many GiB; it is called only when
-    needed."""
+    """MEMORY if the predicted peak does not fit beside `reserved_gib`: an error, or a warning if it may fit within the
+    error of the prediction. `remedy` finds a change that fits a GPU of that many GiB; it is called only when needed."""
     has_gib, whole_gib = usable_memory(inputs), least_memory(inputs.gpus)
     if has_gib is None or whole_gib is None or fits(peak_gib, has_gib - reserved_gib):
         return []
@@ -90,7 +89,7 @@ def too_much(
 
 
 def methods(inputs: Inputs) -> list[Problem]:
-    """What each method of training has room for on the job's GPUs; no problem."""
+    """Record the capacity of the job's GPUs for each training method; no problems."""
     train_spec, limit_gib = inputs.training, usable_memory(inputs)
     if train_spec is None or isinstance(train_spec, GrpoSpec):
         raise Skip("only a supervised training is estimated")
@@ -103,8 +102,8 @@ def methods(inputs: Inputs) -> list[Problem]:
 
 
 def host_memory(inputs: Inputs) -> list[Problem]:
-    """Asynchronous saves keep a copy of weights and Adam moments in this machine's memory; train.fsdp_offload keeps
-    them there, with gradients."""
+    """Check host memory: asynchronous saves keep a copy of weights and Adam moments there; train.fsdp_offload keeps
+    both there permanently, with gradients."""
     train_spec = inputs.training
     offloads = train_spec is not None and train_spec.train.fsdp_offload
     if train_spec is None or not (train_spec.train.ckpt.enable_checkpoint or offloads):
@@ -126,7 +125,7 @@ def host_memory(inputs: Inputs) -> list[Problem]:
 
 
 def available_gib() -> float:
-    """Free memory of this machine, without swapping."""
+    """Free memory of this machine in GiB, without swapping."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     kibibytes = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     return kibibytes / 1024**2
@@ -139,8 +138,8 @@ def estimate(
     has_gib: float | None,
     answered: Sequence[Sample] = (),
 ) -> Forecast:
-    """Memory of a training of `model` with this spec, whose validation answers these samples; every candidate change
-    is judged by it."""
+    """Forecast the memory of a training of `model` with this spec, whose validation answers the samples `answered`;
+    also used for every candidate change."""
     if isinstance(train_spec, GrpoSpec):
         return _with_rollouts(model, train_spec, samples, has_gib)
     steps_of = partial(Steps, train_spec, samples, spec.data_ranks(train_spec), "cuda")
@@ -151,7 +150,7 @@ def estimate(
 def _with_rollouts(
     model: ParamCounts, rl_spec: GrpoSpec, questions: Sequence[Sample], has_gib: float | None
 ) -> Forecast:
-    """Updates beside the rollout model and its cache."""
+    """Forecast the memory of updates beside the rollout model and its cache."""
     shape = rollout_shape(rl_spec, max_tokens(questions))
     rollouts = rollout_memory(rl_spec, model, shape)
     packing = update_packing(rl_spec, questions, spec.data_ranks(rl_spec), "cuda")
@@ -159,8 +158,8 @@ def _with_rollouts(
 
 
 def peak_within(inputs: Inputs, limit_gib: float) -> float | None:
-    """GiB that a training takes which may take no more than this of a GPU; None where it does not fit. Raises
-    ProblemError, Skip where nothing can be estimated."""
+    """Peak GiB of a training that may use at most `limit_gib` of a GPU; None if it does not fit. Raises ProblemError,
+    Skip if no estimate is possible."""
     train_spec = inputs.training
     if train_spec is None:
         raise Skip("only a training is estimated")
@@ -187,8 +186,8 @@ def _facts(expected: Forecast, has_gib: float | None) -> dict[str, Any]:
 def _remedy(
     inputs: Inputs, train_spec: TrainSpec, samples: Sequence[Sample], answered: Sequence[Sample], has_gib: float
 ) -> str:
-    """The cheapest single change that fits, of those that the spec's rules allow; else the fewest changes together. One
-    for more GPUs than the job can have, or has, is named as such."""
+    """The cheapest single change that fits, among those that the spec's rules allow; else the smallest combination. A
+    change for more GPUs than the job has is marked as such."""
 
     def errors(changed: TrainSpec) -> set[tuple[str, str]]:
         return {(problem.code, problem.where) for problem in spec.check(changed) if problem.severity == "error"}
@@ -217,7 +216,7 @@ def _remedy(
             tried = change
             if judged(change):
                 return f"set {_shown(change)}" + f"; or, with more GPUs, {more_gpus}" * bool(more_gpus)
-        together |= tried  # the farthest of its kind
+        together |= tried  # the largest of its kind
         if len(together) > len(tried) and is_allowed(together) and judged(together):
             return f"set {_shown(together)}" + f"; or, with more GPUs, {more_gpus}" * bool(more_gpus)
     return f"with more GPUs, set {more_gpus}" if more_gpus else NOTHING_HELPS
@@ -238,7 +237,7 @@ def _recompute(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
 
 
 def _shards(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
-    """Shard over more GPUs; a batch that each has for itself becomes smaller, so that the step is the same."""
+    """Shard over more GPUs; the batch per GPU becomes smaller, so that the step is the same."""
     mesh, batch = train_spec.policy.parallelism, train_spec.train.train_batch_per_replica
     shard = mesh.dp_shard_size
     while shard * 2 <= MOST_SHARDS:
@@ -265,7 +264,7 @@ def _packs(train_spec: TrainSpec, samples: Sequence[Sample]) -> Iterator[Change]
 
 
 def _contexts(key_heads: int, train_spec: TrainSpec, samples: Sequence[Sample]) -> Iterator[Change]:
-    """More GPUs that share each pack, for samples that are worth it."""
+    """Share each pack among more GPUs, if samples are long enough."""
     if max(sample.length for sample in samples) < LONG:
         return
     for size in range(train_spec.policy.parallelism.cp_size + 1, key_heads + 1):
@@ -274,19 +273,19 @@ def _contexts(key_heads: int, train_spec: TrainSpec, samples: Sequence[Sample]) 
 
 
 def _answers(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
-    """Validation by the loss alone, for which no GPU gathers the whole model."""
+    """Validate by the loss alone, for which no GPU gathers the whole model."""
     if train_spec.engine.validation_generate:
         yield {"engine.validation_generate": 0}
 
 
 def _moments(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
-    """Adam's moments in 8 bits, where they count."""
+    """Adam's moments in 8 bits, if all parameters train."""
     if train_spec.policy.lora is None and train_spec.train.optm_name == "AdamW":
         yield {"train.optm_name": "AdamW8bit"}
 
 
 def _adapters(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
-    """LoRA, then on a base of fewer bits."""
+    """LoRA, then LoRA on a quantized base."""
     adapters: Change = {} if train_spec.policy.lora else dict(ADAPTERS)
     if adapters:
         if isinstance(train_spec, GrpoSpec):

@@ -1,4 +1,4 @@
-"""Credentials and model: the hub grants access, the folder is complete, the architecture is supported."""
+"""Checks of credentials and model: the hub grants access, the folder is complete, the architecture is supported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIED = ("embed_tokens", "lm_head")
 
 
 def access(inputs: Inputs) -> list[Problem]:
-    """The token may read every hub model, or the model's folder exists."""
+    """Check that the token has read access to every hub model, or that the model's folder exists."""
     inputs.facts["hf_token"] = "set" if environment.hf_token() else "not set"
     problems = []
     inputs.require_visible(*model_names(inputs.spec).values())
@@ -40,7 +40,7 @@ def access(inputs: Inputs) -> list[Problem]:
 
 
 def weights(inputs: Inputs) -> list[Problem]:
-    """Every weight file is complete. Missing weights of a hub model are downloaded by the launch."""
+    """Check that every weight file is complete. The launch downloads missing weights of a hub model."""
     problems = []
     for key, folder in inputs.models.items():
         if hub.is_hub_name(model_names(inputs.spec)[key]) and not weight_files(folder):
@@ -55,13 +55,13 @@ def weights(inputs: Inputs) -> list[Problem]:
 
 
 def architecture_parameters(folder: Path) -> int:
-    """The parameters of a model by its config.json, for weights that are one file and not here."""
+    """The number of parameters of a model by its config.json, for weights in a single file that is not downloaded."""
     family = family_of(folder)
     return sum(tensor.numel for tensor in family.tensors(family.sizes_of(folder)))
 
 
 def architecture(inputs: Inputs) -> list[Problem]:
-    """A supported family with valid sizes, and heads for each rank of a group; for an adapter also its ranks."""
+    """Check for a supported family, valid sizes, heads for each rank of a group, and the ranks of an adapter."""
     inputs.facts["family"] = inputs.family.name
     sizes = inputs.sizes
     first, *base = inputs.models.values()
@@ -73,8 +73,8 @@ def architecture(inputs: Inputs) -> list[Problem]:
 
 
 def continued_adapter(inputs: Inputs) -> list[Problem]:
-    """The adapter that training continues is of this base model, by its tensors and, where they are here, its weights'
-    hash. A run that resumes reads its own checkpoint instead."""
+    """Check that the adapter to continue is of this base model, by its tensors and, if available, its weights' hash. A
+    run that resumes reads its own checkpoint instead."""
     lora = inputs.training.policy.lora if inputs.training else None
     if inputs.training is None or lora is None or not lora.lora_path:
         return []
@@ -89,7 +89,7 @@ def continued_adapter(inputs: Inputs) -> list[Problem]:
 
 
 def learning_rates(inputs: Inputs) -> list[Problem]:
-    """Every part of the model with a rate of its own trains, and every part that trains has a rate."""
+    """Check that every part of the model with a learning rate trains, and every trained part has a rate."""
     if inputs.training is None:
         return []
     trained = [part.name for part in inputs.parameters(inputs.training) if part.trains]
@@ -97,7 +97,7 @@ def learning_rates(inputs: Inputs) -> list[Problem]:
 
 
 def tied_adapters(inputs: Inputs) -> list[Problem]:
-    """A tied head shares the matrix of the embeddings: an adapter may be on one of them only."""
+    """Check tied embeddings: head and embedding share a matrix, so that only one of them may have an adapter."""
     lora = inputs.training.policy.lora if inputs.training else None
     if lora is None or not inputs.sizes.text.tied:
         return []
@@ -109,7 +109,7 @@ def tied_adapters(inputs: Inputs) -> list[Problem]:
 
 
 def processor(inputs: Inputs) -> list[Problem]:
-    """The processor's own files say how videos become patches."""
+    """Check that the processor's files define how videos become patches."""
     inputs.family.geometry(inputs.model_folder)
     return []
 

@@ -1,4 +1,4 @@
-"""Problems that only preflight looks for."""
+"""Problems that only preflight detects."""
 
 from vidqa.core.problem import Code, Exit
 

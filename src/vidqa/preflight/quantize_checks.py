@@ -1,4 +1,4 @@
-"""Quantizing: which modules become smaller, whether groups divide them, samples to calibrate on, memory and disk."""
+"""Checks of quantization: the modules, divisibility by groups, calibration samples, memory and disk."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from vidqa.spec.quantize_tables import needs_calibration
 
 
 def modules(inputs: Inputs) -> list[Problem]:
-    """The linear layers that become smaller, and whether groups divide their inputs."""
+    """Count the linear layers to quantize, and check that groups divide their inputs."""
     plan, problems = plan_quantization(inputs.model_folder, _quantize(inputs))
     inputs.facts["quantization"] = {"modules": len(plan.modules), "kept": len(plan.unquantized), "bytes": plan.bytes}
     return problems
 
 
 def samples(inputs: Inputs) -> list[Problem]:
-    """Whether enough samples calibrate, and whether they show anything."""
+    """Check that there are enough calibration samples, and that they have media."""
     quantize = _quantize(inputs)
     if not needs_calibration(quantize):
         raise Skip("nothing is calibrated")
@@ -33,11 +33,11 @@ def samples(inputs: Inputs) -> list[Problem]:
 
 
 def room(inputs: Inputs) -> list[Problem]:
-    """Disk for the quantized folder (and a merged one), and host memory for the model and its calibration."""
+    """Check disk space for the quantized (and a merged) folder, and host memory for model and calibration."""
     inputs.require_visible(inputs.output_dir)
     plan, _ = plan_quantization(inputs.model_folder, _quantize(inputs))
     whole = BF16 * plan.parameters
-    folders = 2 if _quantize(inputs).search else 1  # the next try is written beside the one before
+    folders = 2 if _quantize(inputs).search else 1  # the next attempt is written beside the previous one
     needed = folders * plan.bytes + whole * len(list(inputs.models)[1:])
     problems = disk_problems([DiskNeed(existing(inputs.output_dir), needed, "the quantized model")])
     if inputs.declared.anything or inputs.platform != "local":
@@ -52,7 +52,7 @@ def room(inputs: Inputs) -> list[Problem]:
 
 
 def _activation_bytes(inputs: Inputs) -> int:
-    """Inputs of the decoder and its vision features, of all samples, as calibration keeps them on the host."""
+    """Bytes of the decoder's inputs and vision features of all samples, which calibration keeps on the host."""
     quantize = _quantize(inputs)
     if not needs_calibration(quantize):
         return 0
@@ -64,7 +64,7 @@ def _activation_bytes(inputs: Inputs) -> int:
 
 
 def evaluation_file(inputs: Inputs) -> list[Problem]:
-    """The spec of the evaluation can be read, and is one."""
+    """Check that the spec of the evaluation is readable and valid."""
     quantize = _quantize(inputs)
     if not quantize.evaluate:
         raise Skip("quantize.evaluate is empty")

@@ -1,4 +1,4 @@
-"""The type of checks, every check in the order of running and reporting, and the result of one."""
+"""The type of checks, the list of all checks in the order of running and reporting, and the result of one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vidqa.preflight.inputs import Inputs, Skip
 
 
 class AtLaunch(Enum):
-    """When a launch without a passed report runs a check."""
+    """Conditions for running a check at a launch without a passed report."""
 
     ALWAYS = "always"
     NEVER = "it decodes, only informs, or is part of the launch itself"
@@ -36,7 +36,7 @@ class AtLaunch(Enum):
 @dataclass(frozen=True)
 class Check:
     """One check. `needs` names the parts of the inputs without which it is blocked or skipped; `leaks` marks checks
-    that compare two sets, which can be run on their own."""
+    that compare two sets, which can be run separately."""
 
     group: str
     name: str
@@ -97,7 +97,7 @@ CHECKS = (
     Check("platform", "job", environment_checks.suitable, ("spec",), NEVER),
     Check("platform", "ports", environment_checks.ports, (), HERE),
 )
-# Further checks of single actions, which name them.
+# Further checks of single actions, which refer to them.
 ANSWERING = (
     Check("model", "models of metrics", answering_checks.metric_folders, ("spec",)),
     Check("spec", "scoring function", answering_checks.scoring_function, ("spec",)),
@@ -115,8 +115,8 @@ LEAKS = "leaks"  # a group name: checks that compare training and KPI set, witho
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of a check: "ok", "warning", "error", "skipped" (it does not apply) or "blocked" (a part that it needs
-    is unavailable, because of the problems `blocked_by`); `why` says why it did not run."""
+    """The result of a check: "ok", "warning", "error", "skipped" (it does not apply) or "blocked" (an input is
+    unavailable because of the problems `blocked_by`); `why` is the reason why it did not run."""
 
     group: str
     name: str

@@ -27,8 +27,8 @@ from vidqa.spec.keys import value_at
 from vidqa.spec.layers import action_of
 from vidqa.spec.problems import MODEL_MAX_LENGTH
 
-STATUS_BY_SEVERITY = ("error", "warning", "blocked", "ok", "skipped")  # a group has the worst
-STATUS_ORDER = ("ok", "skipped", "warning", "blocked", "error")  # in the text
+STATUS_BY_SEVERITY = ("error", "warning", "blocked", "ok", "skipped")  # a group has the worst status of its checks
+STATUS_ORDER = ("ok", "skipped", "warning", "blocked", "error")  # order in the text
 PLATFORMS_OF_THIS_MACHINE = ("local", "docker")  # platforms whose jobs run on the machine that launches them
 
 
@@ -38,12 +38,12 @@ class Report:
 
     action: str
     checks: list[CheckResult]
-    facts: dict[str, Any]  # what the checks measured and predicted, as in references/preflight.md
+    facts: dict[str, Any]  # measurements and predictions of the checks, as in references/preflight.md
 
     @property
     def problems(self) -> list[Problem]:
-        """Every problem once. Without an error among them, also the errors that blocked a check, which are those of a
-        group that was not run."""
+        """Every problem once. If there is no error among them, also the errors that blocked a check, which are those of
+        a group that was not run."""
         problems = list(dict.fromkeys(problem for result in self.checks for problem in result.problems))
         if not _has_error(problems):
             problems += dict.fromkeys(p for result in self.checks for p in bounded(list(result.blocked_by)))
@@ -97,9 +97,9 @@ def preflight(
     **options: Any,
 ) -> Report:
     """Run the checks of `group`, all for None; LEAKS stands for those that compare two sets. `probe_sample` is the
-    number of media that are decoded; `options` are further fields of Inputs: declared, resources, engine,
-    evaluate_spec, kpi_root. A report of all groups is cached for the launch. Raises ProblemError where the file is not
-    a spec; all other problems are in the report."""
+    number of media to decode; `options` are further fields of Inputs: declared, resources, engine, evaluate_spec,
+    kpi_root. A report of all groups is cached for the launch. Raises ProblemError if the file is not a spec; all other
+    problems are in the report."""
     inputs = Inputs(spec_path, action or action_of(spec_path), platform, probe_sample, **options)
     # First: a file that changes during the checks makes the report stale.
     key = _report_key(inputs) if group is None else None
@@ -132,9 +132,9 @@ def check_at_launch(
     *,
     fetch: bool,
 ) -> list[Problem]:
-    """The errors and warnings of a job that is to be launched. `failed_report` is that of a preflight which did not
-    pass: its options, and the errors that it found by decoding, still hold. With `fetch` the launch downloads what the
-    job reads, and a report without errors is cached."""
+    """The errors and warnings before a launch. `failed_report` is the report of a preflight that did not pass: its
+    options, and its errors from decoding, still apply. With `fetch` the launch downloads the job's inputs, and a report
+    without errors is cached."""
     inputs = Inputs(
         spec_path, job_spec.action, platform, resources=resources, engine=engine, job_spec=job_spec, at_launch=True
     )
@@ -170,7 +170,7 @@ def _has_error(problems: Iterable[Problem]) -> bool:
 
 
 def _report_key(inputs: Inputs) -> ReportKey | None:
-    """The key under which the report is cached; None where inputs are missing, so that no launch finds it."""
+    """The key under which the report is cached; None if inputs are missing, so that no launch finds it."""
     try:
         job_spec = inputs.job_spec or load_job_spec(
             inputs.action,
@@ -188,7 +188,7 @@ def _report_key(inputs: Inputs) -> ReportKey | None:
 
 
 def _without_length_warning(result: CheckResult, inputs: Inputs) -> CheckResult:
-    """The result without the warning about a short model_max_length, if every sample fits all the same."""
+    """The result without the warning about a short model_max_length, if every sample fits anyway."""
     longest = inputs.facts.get("train", {}).get("tokens_per_sample")
     if result.group != "spec" or longest is None or inputs.offline_model or not result.problems:
         return result
@@ -201,7 +201,7 @@ def _runs_at_launch(check: Check, inputs: Inputs, job_spec: JobSpec) -> bool:
     condition = check.at_launch
     if condition is AtLaunch.HERE:
         return inputs.platform == "local" and inputs.engine == "vidqa"
-    if condition is AtLaunch.NEW_OUTPUT and job_spec.resumes:  # its saves exist
+    if condition is AtLaunch.NEW_OUTPUT and job_spec.resumes:  # its checkpoints exist
         return False
     if condition in (AtLaunch.OUTPUT, AtLaunch.NEW_OUTPUT) and inputs.elsewhere:
         return inputs.output_dir.is_dir() or inputs.output_dir.parent.is_dir()
@@ -211,8 +211,8 @@ def _runs_at_launch(check: Check, inputs: Inputs, job_spec: JobSpec) -> bool:
 
 
 def _problems_of_unseen(inputs: Inputs, job_spec: JobSpec, fetch: bool) -> list[Problem]:
-    """Warnings about files that the job reads and that are not on this machine. Sets `inputs.missing`, so that checks
-    which need them are skipped, and otherwise `inputs.models` to the folders that the launch has resolved."""
+    """Warnings about input files of the job that are not on this machine. Sets `inputs.missing`, so that checks that
+    need them are skipped, and otherwise `inputs.models` to the folders that the launch has resolved."""
     models = [p for key, name in job_spec.models.items() for p in _problems_of_unseen_path(inputs, job_spec, key, name)]
     if not models:
         inputs.models = {key: Path(str(value_at(job_spec.resolved, key))) for key in job_spec.models}
@@ -247,7 +247,7 @@ def _problems_of_unseen_path(inputs: Inputs, job_spec: JobSpec, key: str, name: 
 
 
 def _problems_of_unseen_media(inputs: Inputs) -> list[Problem]:
-    """A warning if folders of media are not on this machine. A missing file in a folder that is here is an error."""
+    """A warning if media folders are not on this machine. A missing file in an existing folder is an error."""
     try:
         paths = {ref.path for record in inputs.records for ref in record.media}
     except (ProblemError, Skip):
@@ -261,7 +261,7 @@ def _problems_of_unseen_media(inputs: Inputs) -> list[Problem]:
 
 
 def _with_media_severity(problems: list[Problem], inputs: Inputs) -> list[Problem]:
-    """The problems with MEDIA_MISSING as severe as a bad sample, or without it where media are on another machine."""
+    """The problems with MEDIA_MISSING as severe as a bad sample, or without it if media are on another machine."""
     if "headers" in inputs.missing:
         return [problem for problem in problems if problem.code != MEDIA_MISSING.name]
     return [

@@ -1,4 +1,4 @@
-"""Spec: all rules, the evaluation that belongs to a training, and the checkpoint to resume from."""
+"""Spec checks: all rules, the evaluation that belongs to a training, and the checkpoint to resume from."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NO_EVALUATION = "no spec of an evaluation was given (--evaluate-spec)"
 
 
 def rules(inputs: Inputs) -> list[Problem]:
-    """All errors and warnings. The one about a short model_max_length is settled once tokens are counted."""
+    """All errors and warnings. The one about a short model_max_length is decided after counting tokens."""
     return inputs.resolved.warnings
 
 
@@ -42,7 +42,7 @@ def evaluation_rules(inputs: Inputs) -> list[Problem]:
 
 
 def same_model(inputs: Inputs) -> list[Problem]:
-    """The evaluated model is the trained one, an export of it, or an adapter on it."""
+    """Check that the evaluated model is the trained one, an export of it, or an adapter on it."""
     train_spec, eval_spec = _pair(inputs)
     trained = next(iter(model_names(train_spec).values()))
     key, evaluated = list(model_names(eval_spec).items())[-1]  # an adapter's base model comes last
@@ -58,7 +58,7 @@ def same_model(inputs: Inputs) -> list[Problem]:
 
 
 def same_frames(inputs: Inputs) -> list[Problem]:
-    """Training and evaluation use the same frames and system prompt."""
+    """Check that training and evaluation use the same frames and system prompt."""
     train_spec, eval_spec = _pair(inputs)
     trained, evaluated = flat(train_spec), flat(eval_spec)
     differing = [
@@ -83,7 +83,7 @@ def _folder(name: str) -> object:
 
 
 def _sizes(name: str) -> dict[str, Any]:
-    """The sizes of a model by "text.hidden" and the like; but not whether its head is tied, which training changes."""
+    """The sizes of a model, by names such as "text.hidden"; without the tying of its head, which training changes."""
     folder = hub.resolve_model(name, token=environment.hf_token(), weights=False)
     tables = asdict(family_of(folder).sizes_of(folder))
     by_name = {f"{table}.{size}": value for table, sizes in tables.items() for size, value in sizes.items()}
@@ -91,7 +91,7 @@ def _sizes(name: str) -> dict[str, Any]:
 
 
 def resume_target(inputs: Inputs) -> list[Problem]:
-    """The checkpoint of the spec is complete, has the same order of samples and the weights of the same model, by the
+    """Check that the checkpoint is complete, with the same order of samples and the weights of the same model, by the
     engine's own rule (`vidqa.planning.resume_compat`)."""
     train_spec = inputs.training
     if train_spec is None or not train_spec.train.resume:
@@ -121,7 +121,7 @@ def resume_target(inputs: Inputs) -> list[Problem]:
 
 
 def _weights(train_spec: TrainSpec, inputs: Inputs) -> dict[str, Any]:
-    """The facts that saved weights must match; without the base model while its weights are not here."""
+    """The facts that saved weights must match; without the base model if its weights are not downloaded."""
     try:
         trained = [(parameter.name, parameter.shape) for parameter in inputs.parameters(train_spec) if parameter.trains]
     except ProblemError as unknown:

@@ -1,4 +1,4 @@
-"""A summary of the facts of a report for people; --json has all facts."""
+"""A text summary of the facts of a report; --json has all facts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Line = tuple[str, str]
 
 
 def summary(facts: Facts) -> list[Line]:
-    """(what, text) lines for the facts that are there."""
+    """Lines (name, text) for the available facts."""
     counts = (_estimated, _samples, _answers, _media, _steps, _rollout, _sharing)
     parts = (*counts, _trains, _memory, _methods, _time, _disk, _hardware)
     return [line for part in parts for line in part(facts)]
@@ -88,7 +88,7 @@ def _rollout(facts: Facts) -> Iterator[Line]:
 
 
 def _sharing(facts: Facts) -> Iterator[Line]:
-    """The gain of sharing videos; no line where each video has one question."""
+    """The gain of sharing videos; no line if each video has one question."""
     shared = facts.get("sharing")
     if shared is None or not shared["tokens_saved"]:
         return
@@ -121,7 +121,7 @@ def _memory(facts: Facts) -> Iterator[Line]:
 
 
 def _methods(facts: Facts) -> Iterator[Line]:
-    """What the GPUs have room for, one line for each method."""
+    """The capacity of the GPUs, one line per training method."""
     for fit in facts.get("methods", ()):
         speed = f", about {fit['tokens_per_s']:,.0f} tokens a second on each" if fit["tokens_per_s"] else ""
         host = f", {fit['host_gib']:.0f} GiB of host memory" if fit["host_gib"] else ""

@@ -1,1 +1,1 @@
-"""OpenAI's chat completions with videos and images over HTTP, in front of any backend."""
+"""OpenAI's chat completions API with videos and images over HTTP, for any backend."""

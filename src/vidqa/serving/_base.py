@@ -1,4 +1,4 @@
-"""What the server rests on: its limits, its key and address, and the interface to the thread that owns the model."""
+"""Foundations of the server: its limits, its key and address, and the interface to the thread that owns the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vidqa.planning.samples import Planner, Sample
 from vidqa.serving.problems import ADDRESS
 
 MB = 1 << 20
-SHORTEST_KEY = 16  # characters; a shorter one could be guessed, and could not be kept out of logs
+SHORTEST_KEY = 16  # characters; a shorter one could be guessed, and could not be redacted in logs
 NEED_KEY = "Set VIDQA_API_KEY in the environment, or leave --host out: then only this machine reaches the server."
 LONGER_KEY = "Set a longer one, for example that of `openssl rand -hex 24`."
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -24,8 +24,8 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of the server. `queue` requests may wait beside those being answered; `body_s` and `fetch_s` bound the
-    time to receive a body and to download a file. After `body_start_s` a body must come at `body_rate` bytes/s. A
-    client has `header_s` for the header of a request, and `read_s` to read what is sent."""
+    time to receive a body and to download a file. After `body_start_s` a body must arrive at `body_rate` bytes/s. A
+    client has `header_s` to send the header of a request, and `read_s` to read the response."""
 
     body_bytes: int = 100 * MB
     media_bytes: int = 256 * MB
@@ -69,7 +69,7 @@ class Backend(Protocol):
     batch_size: int
 
     def headers(self, media: Sequence[MediaRef]) -> list[Future[Any]]:
-        """For each medium a VideoMeta, an ImageMeta or a Problem, read in a process that may hang or die."""
+        """Futures of a VideoMeta, an ImageMeta or a Problem for each medium, read in a process that may hang or die."""
 
     def submit(self, sample: Sample, request: Request, done: Callable[[Result], None]) -> None:
         """Queue a request for the sample, whose media the backend decodes. `done` is called for every request, also
@@ -81,4 +81,4 @@ class Backend(Protocol):
 
     @property
     def is_answering(self) -> bool:
-        """Whether it still answers."""
+        """Whether the backend is alive."""

@@ -1,6 +1,6 @@
 """The HTTP endpoints of the server: routes, access, limits, metrics.
 
-A chat request passes `_guarded` (key, HTTP status of problems, count), `chat` (a place, until the client leaves),
+A chat request passes `_guarded` (key, HTTP status of problems, count), `chat` (a slot, until the client disconnects),
 `_receive` (body to ChatRequest) and `_respond` (answers as JSON, or as an EventStream).
 """
 
@@ -34,9 +34,9 @@ from vidqa.serving.openai_responses import ResponseWriter, error_response
 from vidqa.serving.problems import BUSY, FAILED, NOT_FOUND, UNAUTHORIZED
 from vidqa.serving.schema import ChatRequest, parse_request
 
-CLIENT_CLOSED_REQUEST = 499  # nginx's status of a request whose client has left; in logs and metrics alone
+CLIENT_CLOSED_REQUEST = 499  # nginx's status of a request whose client has disconnected; only in logs and metrics
 RETRY_AFTER_S = "1"
-DRAIN_BODIES = 4  # at most so many times the largest body is read of a refused request
+DRAIN_BODIES = 4  # the rest of a refused body is read up to this many times the body limit
 DRAIN_TIMEOUT_S = 10.0
 LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -67,15 +67,15 @@ class ServerMetrics:
 
 @dataclass(eq=False)
 class ServerApp:
-    """The server's state, and its endpoints. `name` is the model's name in the API; `key` is the one that clients must
-    send, None for none; `allowed_hosts` are the accepted names in the Host header, empty for all."""
+    """The server's state, and its endpoints. `name` is the model's name in the API; `key` is required from clients,
+    None for no key; `allowed_hosts` are the accepted names in the Host header, empty for all."""
 
     name: str
     handler: RequestHandler
     limits: Limits
     key: str | None
     allowed_hosts: frozenset[str] = frozenset()
-    requests_in_flight: int = 0  # received in full, and answered or waiting
+    requests_in_flight: int = 0  # fully received, and answered or waiting
     created: int = field(default_factory=lambda: int(time.time()))  # Unix time in seconds
 
     def __post_init__(self) -> None:
@@ -151,7 +151,7 @@ class ServerApp:
         return guarded
 
     def _authorize(self, request: Request) -> None:
-        """Raises SERVE_UNAUTHORIZED for another host or a wrong key."""
+        """Raise SERVE_UNAUTHORIZED for another host or a wrong key."""
         if self.allowed_hosts and _host_of(request) not in self.allowed_hosts:
             message = "the request names another host than this one"
             remedy = f"Use one of {', '.join(sorted(self.allowed_hosts))}, or set a key."
@@ -168,8 +168,8 @@ class ServerApp:
             return await run_until_disconnect(request, self._respond(await self._receive(request, cleanup), cleanup))
 
     async def _receive(self, request: Request, cleanup: ExitStack) -> ChatRequest:
-        """The parsed request, in flight from the end of its body until `cleanup` is closed. Raises SERVE_BUSY where no
-        more may be in flight."""
+        """The parsed request, in flight from the end of its body until `cleanup` is closed. Raises SERVE_BUSY if too
+        many are in flight."""
         body = await self.uploads.read(request)
         self._require_capacity()
         self.requests_in_flight += 1
@@ -199,7 +199,7 @@ class ServerApp:
                     left = left - len(message.get("body", b"")) if message.get("more_body") else 0
 
     async def _respond(self, request: ChatRequest, cleanup: ExitStack) -> Response:
-        """Plan and answer a request. Closing `cleanup`, which a stream takes over, cancels the answers."""
+        """Plan and answer a request. Closing `cleanup`, which is passed to a stream, cancels the answers."""
         began = time.perf_counter()
         sample = await self.handler.plan(request, cleanup)
         request = request.model_copy(update={"messages": []})  # frees the media
@@ -209,14 +209,14 @@ class ServerApp:
         self.server_metrics.prompt_tokens.inc(sample.length)
         writer = ResponseWriter(self.name, request, answers, self.handler)
         pieces = self._timed_pieces(answers)
-        if request.stream:  # waits for the first piece: a failure before it can still become an HTTP status
+        if request.stream:  # wait for the first piece: an earlier failure can still become an HTTP status
             return EventStream(writer.events(await anext(pieces), pieces), cleanup.pop_all(), self.server_metrics)
         async for _ in pieces:
             pass
         return JSONResponse(writer.completion())
 
     async def _timed_pieces(self, answers: Answers) -> AsyncIterator[tuple[int, Piece | Result]]:
-        """(number of the choice, piece or final result) of the answers; records their latency and tokens."""
+        """Pieces and final results of the answers, each with its choice's number; records their latency and tokens."""
         is_first = True
         async for number, item in answers.pieces():
             if is_first:
@@ -229,7 +229,7 @@ class ServerApp:
 
 
 class EventStream(Response):
-    """A stream of server-sent events. It closes `cleanup` at its end, or as soon as its client leaves."""
+    """A stream of server-sent events. It closes `cleanup` at its end, or as soon as its client disconnects."""
 
     media_type = "text/event-stream"
 
@@ -254,14 +254,14 @@ class EventStream(Response):
 
 
 def _host_of(request: Request) -> str:
-    """The name in the Host header; empty where it holds none. `request.url` would then have this machine's own."""
+    """The name in the Host header; empty if invalid. `request.url` would then have this machine's own."""
     with suppress(ValueError):
         return urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
     return ""
 
 
 async def run_until_disconnect(request: Request, work: Awaitable[Any]) -> Any:
-    """The result of `work`. When the client leaves, `work` is cancelled and ClientDisconnect raised."""
+    """The result of `work`. If the client disconnects, `work` is cancelled and ClientDisconnect raised."""
     work_task, disconnect_task = asyncio.ensure_future(work), asyncio.ensure_future(_wait_for_disconnect(request))
     try:
         await asyncio.wait([work_task, disconnect_task], return_when=asyncio.FIRST_COMPLETED)

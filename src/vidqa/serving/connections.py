@@ -1,5 +1,5 @@
-"""Bounds on clients: on the number of their connections, the time of a header and of reading an answer, and on the
-size, time, rate and number of the bodies that they send."""
+"""Limits on clients: the number of connections, the time to send a header and to read a response, and the size, time,
+rate and number of request bodies."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from vidqa.serving._base import MB, Limits
 from vidqa.serving.problems import BUSY, REQUEST, TOO_LARGE
 
 KB = 1 << 10
-PROTECTED_S = 1.0  # an older upload may be dropped for a new one
+PROTECTED_S = 1.0  # minimum age at which an upload may be dropped for a new one
 
 
 class Connection(H11Protocol):
-    """A connection that is closed when no whole header comes in time, or when its client stops reading.
+    """A connection that is closed if no complete header arrives in time, or if its client stops reading.
 
     A new one beyond the limit replaces the oldest without a request, which may be itself.
     """
@@ -90,28 +90,27 @@ def _stop(timer: asyncio.TimerHandle | None) -> None:
 
 @dataclass(eq=False)
 class _Upload:
-    """A body in transfer. Its deadline moves on with each byte."""
+    """A body in transfer. Its deadline is extended with each byte."""
 
     deadline: asyncio.Timeout
     began: float = field(default_factory=time.monotonic)
     size: int = 0
 
     def rate(self, now: float) -> float:
-        """Bytes a second."""
+        """Bytes per second."""
         return self.size / (now - self.began)
 
 
 class Uploads:
-    """At most `most` bodies at a time. A new one takes the place of the slowest, so that slow clients cannot keep
-    others out."""
+    """At most `most` bodies at a time. A new one replaces the slowest, so that slow clients cannot block others."""
 
     def __init__(self, limits: Limits, most: int) -> None:
         self.limits, self.most = limits, most
         self._running: set[_Upload] = set()
 
     async def read(self, request: Request) -> bytes:
-        """The body of a request; `request.state.is_read` is set when nothing more will come. Raises
-        SERVE_REQUEST, SERVE_TOO_LARGE, SERVE_BUSY, ClientDisconnect."""
+        """The body of a request; `request.state.is_read` is set when it is complete or has ended. Raises SERVE_REQUEST,
+        SERVE_TOO_LARGE, SERVE_BUSY, ClientDisconnect."""
         limits = self.limits
         too_large = TOO_LARGE.at("body", f"more than {limits.body_bytes / MB:.0f} MB")
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":

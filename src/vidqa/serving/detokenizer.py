@@ -1,4 +1,4 @@
-"""Turns tokens into text as they come, ends at stop texts, and separates thinking from the answer."""
+"""Streaming detokenizer: converts tokens to text, ends at stop texts, and separates thinking from the answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from vidqa.families.chat import Chat
 
 OPENS, CLOSES = "<think>", "</think>"
-UNFINISHED = "\ufffd"  # decoded from an incomplete letter
+UNFINISHED = "\ufffd"  # decoded from an incomplete character
 
 
 @dataclass(slots=True)
@@ -22,21 +22,21 @@ class Piece:
 
 
 class Detokenizer:
-    """The text of one answer. An end that may begin a stop text is held back."""
+    """The text of one answer. A suffix that may be the start of a stop text is held back."""
 
     def __init__(self, chat: Chat, stops: Sequence[str], *, thinking: bool, logprobs: bool) -> None:
         self.chat, self.stops, self.logprobs = chat, stops, logprobs
-        self.count = 0  # tokens, with the one that ends the turn
+        self.count = 0  # tokens, including the one that ends the turn
         self.stopped = False  # by a stop text
         self._ids: list[int] = []
-        self._window = (0, 0)  # the tokens of the last text, which affect the text of the next ones
+        self._window = (0, 0)  # the tokens of the last text, which affect the decoding of the next ones
         self._raw = ""  # all text so far
         self._pending = ""
         self._thought = _ThinkingSplitter(thinking)
         self._tokens: list[tuple[int, float]] = []
 
     def take(self, token_id: int, logprob: float) -> Piece | None:
-        """Add a token. Returns the text that is now certain."""
+        """Add a token. Returns the text that is now final."""
         if self.stopped:
             return None
         self.count += 1
@@ -49,7 +49,7 @@ class Detokenizer:
         return self._piece(new) if new else None
 
     def _new_text(self) -> str:
-        """The new text; empty while the tokens end inside a letter."""
+        """The new text; empty while the tokens end inside a character."""
         first, last = self._window
         before, now = self.chat.decode(self._ids[first:last]), self.chat.decode(self._ids[first:])
         if len(now) <= len(before) or now.endswith(UNFINISHED):
@@ -58,7 +58,7 @@ class Detokenizer:
         return now[len(before) :]
 
     def end(self) -> Piece:
-        """The text that was held back, after the last token."""
+        """The remaining held-back text, after the last token."""
         whole = self.chat.decode(self._ids)
         rest = whole[len(self._raw) :] if whole.startswith(self._raw) and not self.stopped else ""
         piece = self._piece(rest, last=True) or Piece()
@@ -87,14 +87,14 @@ class Detokenizer:
 
 
 class _ThinkingSplitter:
-    """Separates thinking from the answer; `inside` if the prompt has opened it."""
+    """Separates thinking from the answer; `inside` if the prompt ends inside the thinking."""
 
     def __init__(self, inside: bool) -> None:
         self.state = "thinking" if inside else "start"
         self.held = ""
 
     def take(self, text: str) -> tuple[str, str]:
-        """The certain (content, reasoning)."""
+        """The final (content, reasoning)."""
         text, self.held = self.held + text, ""
         reasoning = ""
         if self.state == "start" and text:
@@ -123,7 +123,7 @@ class _ThinkingSplitter:
 
 
 def _partial_stop(text: str, words: Sequence[str]) -> int:
-    """The number of characters at the end of `text` that may begin one of the words."""
+    """The number of characters at the end of `text` that may be the start of one of the words."""
     longest = max((len(word) for word in words), default=1) - 1
     for length in range(min(longest, len(text)), 0, -1):
         if any(word.startswith(text[-length:]) for word in words):

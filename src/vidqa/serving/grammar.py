@@ -17,16 +17,16 @@ from vidqa.serving.detokenizer import CLOSES
 from vidqa.serving.problems import REQUEST
 from vidqa.serving.schema import LONGEST_FORM, ChatRequest
 
-OBJECT_FORM = {"whitespace_flexible": False}  # else a model may write blanks forever
+OBJECT_FORM = {"whitespace_flexible": False}  # otherwise a model may write whitespace forever
 # The compile time grows with the square of the properties, and with the multiples that the automaton has to count.
 MOST_PROPERTIES = 1000
-DEEPEST = 64  # nested objects and lists of a schema
+DEEPEST = 64  # nesting depth of objects and lists in a schema
 MOST_MULTIPLES = 10_000
 LONGEST_MESSAGE = 300  # characters
 
 
 class Grammars:
-    """Compiles the forms of requests, for one tokenizer."""
+    """Compiles the grammars of requests, for one tokenizer."""
 
     def __init__(self, chat: Chat) -> None:
         self.guidance = require("llguidance", "serve")
@@ -35,13 +35,13 @@ class Grammars:
         self.tokenizer = self.guidance.LLTokenizer(core.to_str(), eos_token=list(chat.eos_ids))
 
     def forms(self, request: ChatRequest, count: int, *, thinking: bool) -> list[Form] | list[None]:
-        """The constraints of `count` answers to a request; None without a form. The grammar is compiled once, which may
-        take a second. Raises SERVE_REQUEST."""
+        """The constraints of `count` answers to a request; None without a grammar. It is compiled once, which may take
+        a second. Raises SERVE_REQUEST."""
         if (grammar := self._grammar(request)) is None:
             return [None] * count
         matcher = self.guidance.LLMatcher(self.tokenizer, grammar)
         if not matcher.is_error():
-            matcher.compute_bitmask()  # some grammars turn out to be too large here
+            matcher.compute_bitmask()  # detects grammars that are too large
         if matcher.is_error():
             raise REQUEST.error(request.form_place, _first_line(matcher.get_error()))
         return [Form(matcher.deep_copy(), self, request.form_place, thinking=thinking) for _ in range(count)]
@@ -65,8 +65,8 @@ class Grammars:
 
 
 class Form:
-    """The constraint of one answer. Thinking opened by the prompt is free. `problem` is set when the grammar turns
-    out to be too complex in the middle of an answer, which then ends."""
+    """The constraint of one answer. Thinking that the prompt starts is unconstrained. `problem` is set if the grammar
+    becomes too complex during an answer, which then ends."""
 
     def __init__(self, matcher: Any, grammars: Grammars, place: str, *, thinking: bool) -> None:
         self.matcher, self.grammars, self.place, self.thinking = matcher, grammars, place, thinking
@@ -74,7 +74,7 @@ class Form:
         self.problem: Problem | None = None
 
     def allowed(self, token_ids: Sequence[int]) -> np.ndarray:
-        """Bool [V]. When the form is complete, only the end of the turn is allowed."""
+        """Allowed tokens, bool [V]. When the grammar is complete, only the end of the turn is allowed."""
         chat, size = self.grammars.chat, self.grammars.tokenizer.vocab_size
         if self.thinking:
             ends = chat.tokens.core.token_to_id(CLOSES)
@@ -101,7 +101,7 @@ def _require_short(written: str, place: str) -> None:
 
 
 def _too_complex(schema: dict[str, Any]) -> str:
-    """Why a schema would take long to compile, or ""."""
+    """The reason why a schema would take long to compile, or ""."""
     properties, multiples = 0, set()
     level: list[Any] = [schema]
     for _ in range(DEEPEST):

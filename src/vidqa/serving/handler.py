@@ -1,5 +1,5 @@
-"""From a chat request to its answers: fetch the media, plan the prompt as a sample, submit one generator request for
-each choice (the OpenAI API's `n`), and pass on pieces of text as they are generated.
+"""Handling of a chat request: fetch the media, plan the prompt as a sample, submit one generator request for each
+choice (the OpenAI API's `n`), and pass on pieces of text as they are generated.
 
 The generator calls back in its own thread; everything else runs in the event loop.
 """
@@ -29,8 +29,8 @@ from vidqa.serving.problems import TOO_LARGE
 from vidqa.serving.schema import ChatRequest, conversation
 from vidqa.video.types import ImageMeta, VideoMeta, with_keys
 
-MAX_CHARACTERS_PER_TOKEN = 16  # more than any text has; longer texts are refused before they are tokenized
-MAX_PIXELS = 8192 * 8192  # of an image or frame; the video reader has a limit of its own
+MAX_CHARACTERS_PER_TOKEN = 16  # more than in any text; longer texts are refused before they are tokenized
+MAX_PIXELS = 8192 * 8192  # of an image or frame; the video reader has a separate limit
 Value = TypeVar("Value")
 
 
@@ -55,7 +55,7 @@ class Answer:
             self.send(piece)
 
     def on_end(self, result: Result) -> None:
-        """Send the rest of the text, then the result; an error if the grammar became too complex on the way."""
+        """Send the rest of the text, then the result; an error if the grammar became too complex."""
         if result.finish_reason != "error" and self.form and self.form.problem:
             result = replace(result, finish_reason="error", problems=(self.form.problem,))
         if result.finish_reason != "error":
@@ -66,7 +66,7 @@ class Answer:
 @dataclass(eq=False)
 class Answers:
     """The answers to one request, in `choices`. `max_tokens` is the limit of each; `began` is on the clock of
-    time.perf_counter. `queue` takes (number of the choice, piece or result) from the generator thread."""
+    time.perf_counter. `queue` gets (number of the choice, piece or result) from the generator thread."""
 
     sample: Sample
     max_tokens: int
@@ -88,24 +88,24 @@ class Answers:
             yield number, item
 
     def cancel(self) -> None:
-        """Stop all answers: the client has left."""
+        """Stop all answers after the client has disconnected."""
         for answer in self.choices:
             answer.is_cancelled = True
 
 
 class RequestHandler:
     """Plans requests and submits them to the backend. `defaults` are the sampling settings that a request may override.
-    With `choices`, a request that sets no grammar of its own is answered by one of these texts."""
+    With `choices`, a request without a grammar is answered by one of these texts."""
 
     def __init__(self, backend: Backend, access: MediaAccess, defaults: Sampling, choices: Sequence[str] = ()) -> None:
         self.backend, self.access, self.defaults, self.choices = backend, access, defaults, list(choices)
         self.grammars = Grammars(backend.planner.chat)
         self.threads = ThreadPoolExecutor(backend.batch_size + access.limits.queue, "request")  # one for each request
-        self.compiling = ThreadPoolExecutor(1, "grammar")  # grammars take one core, whoever sends them
+        self.compiling = ThreadPoolExecutor(1, "grammar")  # grammars use one core, for all clients
 
     async def plan(self, request: ChatRequest, media_files: ExitStack) -> Sample:
         """The planned sample of a request. Its media are downloaded to files that closing `media_files` deletes: keep
-        it open until the answers are there. Raises the problems of the request."""
+        it open until the answers are complete. Raises the problems of the request."""
         turns, named_media = conversation(request.messages)
         characters, limit = sum(len(turn.text) for turn in turns), MAX_CHARACTERS_PER_TOKEN * self.backend.longest
         if characters > limit:
@@ -136,7 +136,7 @@ class RequestHandler:
         return planner.with_vision(with_keys(planner.vision, options.model_dump()) if options else planner.vision)
 
     async def begin(self, request: ChatRequest, sample: Sample) -> Answers:
-        """Submit a planned request to the generator, once for each choice, and return its answers, which then arrive.
+        """Submit a planned request to the generator, once for each choice, and return its answers, which arrive later.
         Raises SAMPLE_TOO_LONG, and SERVE_REQUEST for a grammar that cannot be compiled."""
         chat, answers = self.backend.planner.chat, Answers(sample, self._max_tokens(request, sample))
         request = self._with_default_choices(request)
@@ -177,8 +177,8 @@ class RequestHandler:
         return request.model_copy(update={"guided_choice": self.choices})
 
     def _max_tokens(self, request: ChatRequest, sample: Sample) -> int:
-        """The limit of an answer, in tokens: the request's own, else the default or what the context leaves. Raises
-        SAMPLE_TOO_LONG rather than reduce a limit that the request sets."""
+        """The limit of an answer, in tokens: the request's own, else the smaller of default and remaining context.
+        Raises SAMPLE_TOO_LONG rather than reduce a limit that the request sets."""
         longest, requested = self.backend.longest, request.max_completion_tokens or request.max_tokens
         left = longest - sample.length
         if left < (requested or 1):
@@ -198,8 +198,8 @@ class RequestHandler:
     async def in_thread(
         self, work: Callable[..., Value], *arguments: Any, threads: ThreadPoolExecutor | None = None
     ) -> Value:
-        """Run a slow call in a thread. When this task is cancelled, a call that has not begun is dropped, and one that
-        runs is waited for: a download that it has registered for deletion must be complete before that happens."""
+        """Run a slow call in a thread. If this task is cancelled, a call that has not started is dropped, and a running
+        one is waited for: a download that it has registered for deletion must be complete before that happens."""
         call = (threads or self.threads).submit(work, *arguments)
         running = asyncio.wrap_future(call)
         try:
@@ -216,7 +216,7 @@ def _send(loop: asyncio.AbstractEventLoop, queue: asyncio.Queue[Any], number: in
 
 
 def _in_terms_of_request(problem: Problem, names: dict[str, str]) -> Problem:
-    """A problem that names media as the request does, not by the paths of downloaded files: `names` by path."""
+    """A problem with media named as in the request, not by the paths of downloaded files: `names` by path."""
     where, message = problem.where, problem.message
     for path, name in names.items():
         where, message = where.replace(path, name), message.replace(path, name)

@@ -1,7 +1,7 @@
 """Media of requests: sent in the request, read from allowed folders, or downloaded from allowed hosts.
 
-A request must not reach other machines of the network: the name of a host is resolved once, and the connection goes to
-the checked address, so that a changing DNS answer has no effect. Redirects are not followed.
+A request must not reach other machines of the network: a host name is resolved once, and the connection goes to the
+checked address, so that a changing DNS answer has no effect. Redirects are not followed.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from vidqa.serving.problems import MEDIA_REFUSED, MEDIA_UNAVAILABLE, REQUEST, TO
 from vidqa.serving.schema import NamedMedium
 
 KINDS = {"video": ("video/", "application/octet-stream"), "image": ("image/", "application/octet-stream")}
-SHOWN = 200  # characters of an address
+SHOWN = 200  # most characters of a URL in a message
 OTHER_DISK = (
     "Make room where the server's temporary files are, or start it with TMPDIR on another disk; then send the request "
     "again."
 )
 CHUNK = 1 << 16
 PORTS = {"http": 80, "https": 443}
-MAPPED, NAT64 = ipaddress.ip_network("::ffff:0:0/96"), ipaddress.ip_network("64:ff9b::/96")  # end in an IPv4 address
-PUBLIC_V6 = ipaddress.ip_network("2000::/3")  # all that is assigned; the rest is private, a transition form or unknown
-# Special blocks of IANA's registries that are not private: protocols, relays and tunnels (one ends in any IPv4
+MAPPED, NAT64 = ipaddress.ip_network("::ffff:0:0/96"), ipaddress.ip_network("64:ff9b::/96")  # contain an IPv4 address
+PUBLIC_V6 = ipaddress.ip_network("2000::/3")  # all assigned; the rest is private, a transition form or unknown
+# Special blocks of IANA's registries that are not private: protocols, relays and tunnels (one contains any IPv4
 # address), documentation.
 SPECIAL = [
     ipaddress.ip_network(block)
@@ -51,9 +51,9 @@ BROKEN = (OSError, http.client.HTTPException, ValueError)  # ValueError: invalid
 
 
 class MediaStore:
-    """Files of media that were sent as bytes, named by the hash of the bytes and deleted with their last request.
+    """Files of media that were sent as bytes, named by the hash of the bytes and deleted after their last request.
 
-    The same bytes have the same name and modification time. So questions about one video share its computation, and the
+    Equal bytes have the same name and modification time. So questions about one video share its computation, and the
     frame cache finds its frames.
     """
 
@@ -63,7 +63,7 @@ class MediaStore:
         self._lock = threading.Lock()
 
     def hold(self, data: bytes, held: ExitStack) -> str:
-        """The file with these bytes; it is there until `held` is closed. Raises OSError."""
+        """The file with these bytes; it exists until `held` is closed. Raises OSError."""
         path = str(self.path / hashlib.sha256(data).hexdigest())
         with self._lock:
             if is_there := path in self._holders:
@@ -74,7 +74,7 @@ class MediaStore:
         return path
 
     def _write(self, path: str, data: bytes) -> None:
-        """Write the bytes without the lock, which the event loop takes too, and hold the file from its renaming on."""
+        """Write the bytes without the lock, which the event loop also takes, and hold the file after its renaming."""
         temporary = self.path / secrets.token_hex(16)
         try:
             temporary.write_bytes(data)
@@ -98,14 +98,14 @@ class MediaStore:
 
 @dataclass(frozen=True)
 class Hosts:
-    """Allowed hosts, each as `name`, `name:port` or `[address]:port`; without a port, its scheme's own. A private
-    address is reached only if the address itself is allowed, not by a name."""
+    """Allowed hosts, each as `name`, `name:port` or `[address]:port`; without a port, the scheme's default. A private
+    address is reachable only if the address itself is allowed, not by a name."""
 
     names: frozenset[tuple[str, int | None]]
 
     @staticmethod
     def parse(names_written: Iterable[str]) -> Hosts:
-        """Raises ValueError for an invalid host."""
+        """Parse host names. Raises ValueError for an invalid one."""
         names = set()
         for name in names_written:
             parts = urlsplit(f"//{name}")
@@ -128,7 +128,7 @@ class MediaAccess:
     limits: Limits
 
     def fetch(self, medium: NamedMedium, held: ExitStack) -> MediaRef:
-        """The file of a medium, which is there until `held` is closed. Raises SERVE_MEDIA_*."""
+        """The file of a medium, which exists until `held` is closed. Raises SERVE_MEDIA_*."""
         url = medium.url
         scheme = url[:16].partition(":")[0].lower()
         if scheme == "file":
@@ -173,7 +173,7 @@ class MediaAccess:
 
 
 def _from_data_url(medium: NamedMedium) -> bytes:
-    """The bytes that data:video/mp4;base64,... holds."""
+    """The decoded bytes of a data URL, data:video/mp4;base64,..."""
     head, comma, body = medium.url.partition(",")
     kind, *parameters = head[len("data:") :].lower().split(";")
     if not comma or "base64" not in parameters:
@@ -192,13 +192,13 @@ def _from_data_url(medium: NamedMedium) -> bytes:
 
 
 def _shown(url: str) -> str:
-    """An address without the parts that may hold a secret."""
+    """A URL without the parts that may contain a secret."""
     plain = url.partition("?")[0].partition("#")[0]
     return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}..."
 
 
 def download(url: str, hosts: Hosts, limits: Limits, where: str) -> bytes:
-    """The bytes at an address. Raises SERVE_MEDIA_REFUSED, SERVE_MEDIA_UNAVAILABLE, SERVE_TOO_LARGE."""
+    """Download a URL. Raises SERVE_MEDIA_REFUSED, SERVE_MEDIA_UNAVAILABLE, SERVE_TOO_LARGE."""
     deadline = time.monotonic() + limits.fetch_s
     try:
         parts = urlsplit(url)
@@ -209,7 +209,7 @@ def download(url: str, hosts: Hosts, limits: Limits, where: str) -> bytes:
         raise MEDIA_REFUSED.error(where, f"the host {host}:{port} is not allowed")
     try:
         data = _read(parts, _checked_address(host, port, where), port, deadline, limits, where)
-        if time.monotonic() >= deadline:  # it may have been cut off
+        if time.monotonic() >= deadline:  # it may be truncated
             raise TimeoutError
         return data
     except BROKEN as failed:
@@ -219,9 +219,9 @@ def download(url: str, hosts: Hosts, limits: Limits, where: str) -> bytes:
 
 
 def _checked_address(host: str, port: int, where: str) -> str:
-    """An address of the host that may be connected to. Raises SERVE_MEDIA_REFUSED, OSError."""
+    """An address of the host to which a connection is allowed. Raises SERVE_MEDIA_REFUSED, OSError."""
     addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-    if addresses == {host}:  # allowed as an address by the user
+    if addresses == {host}:  # the user allowed the address itself
         return host
     private = [address for address in addresses if not _is_public(address)]
     if private:
@@ -242,14 +242,14 @@ def _is_public(address: str) -> bool:
 
 
 def _read(parts: SplitResult, address: str, port: int, deadline: float, limits: Limits, where: str) -> bytes:
-    """The body of a GET at `address`, or what of it came before the deadline, a time.monotonic(). Raises BROKEN."""
+    """The body of a GET at `address`, or the part received before the deadline, a time.monotonic(). Raises BROKEN."""
     host, data = parts.hostname or "", bytearray()
     with ExitStack() as held:
         sock = held.enter_context(socket.create_connection((address, port), limits.fetch_s))
         if parts.scheme == "https":
             context = ssl.create_default_context()
             sock = held.enter_context(context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False))
-        # A socket's own timeout is that of one read, and a server may send a header of many kilobytes by the letter.
+        # A socket's own timeout is that of one read, and a server may send a header of many kilobytes byte by byte.
         ending = threading.Timer(deadline - time.monotonic(), _shut_down, [sock])
         held.callback(ending.cancel)
         ending.start()
@@ -273,6 +273,6 @@ def _read(parts: SplitResult, address: str, port: int, deadline: float, limits: 
 
 
 def _shut_down(sock: socket.socket) -> None:
-    """End what is sent and read, in whichever thread; an SSLSocket's own `shutdown` would change its state."""
+    """Shut down sending and receiving, in any thread; an SSLSocket's own `shutdown` would change its state."""
     with suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Responses as OpenAI's objects, with a table `vidqa` on the input of the model."""
+"""Responses as OpenAI's objects, with an additional table `vidqa` about the model's input."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ResponseWriter:
         yield b"data: [DONE]\n\n"
 
     def input_facts(self) -> dict[str, Any]:
-        """The table `vidqa`: the input of the model."""
+        """The table `vidqa`: the model's input."""
         sample = self.answers.sample
         media = [
             {
@@ -120,7 +120,7 @@ class ResponseWriter:
         return {"prompt_tokens": prompt, "completion_tokens": answered, "total_tokens": prompt + answered}
 
     def _logprobs(self, tokens: Sequence[tuple[int, float]], top: Sequence[TopLogprobs] = ()) -> dict[str, Any] | None:
-        """Text, bytes and log-probability of each token, and of the likeliest ones at its place; if requested."""
+        """Text, bytes and log-probability of each token and of the likeliest at its position; None unless requested."""
         if not self.request.logprobs:
             return None
         ranked = [*top, *[()] * len(tokens)]
@@ -147,7 +147,7 @@ def status_of(problem: Problem) -> int:
 
 
 def error_response(problems: Sequence[Problem], status: int | None = None) -> tuple[int, dict[str, Any]]:
-    """The status and the body for problems; of several, the first is the error, and all are listed."""
+    """The status and the body for problems; the first one is the error, and all are listed."""
     first = problems[0]
     status = status or status_of(first)
     kind = KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")

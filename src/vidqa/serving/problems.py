@@ -1,4 +1,4 @@
-"""Problems of a server, and of what clients send it."""
+"""Problems of a server, and of its requests."""
 
 from vidqa.core.problem import Code, Exit
 

@@ -1,4 +1,4 @@
-"""What a request for a chat completion may say: OpenAI's fields, and those that vLLM's clients know."""
+"""The schema of a request for a chat completion: OpenAI's fields, and those of vLLM's clients."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ MOST_PARTS = 1024  # of one message
 MOST_TOP = 20  # as in OpenAI's API
 MOST_STOPS = 16
 LONGEST_STOP = 1000  # characters
-LARGEST_LEAST = 1 << 24  # pixels that every frame may be enlarged to: 16,384 tokens
+LARGEST_LEAST = 1 << 24  # pixels to which every frame may be enlarged: 16,384 tokens
 LONGEST_FORM = 65_536  # characters of a schema
 MOST_VALUES = 65_536  # objects, lists, texts and numbers of a body
-MOST_MARKS = 1 << 20  # commas and brackets of a body, also those inside texts: each value in memory has one before it
+MOST_MARKS = 1 << 20  # commas and brackets of a body, including those inside texts: each value in memory follows one
 SHOWN_PROBLEMS = 5
 COMPARED_PROBLEMS = 100
 LONGEST_PLACE = 200  # characters of a field's name in a problem
-# Fields that name the user and change no answer.
+# Fields that identify the user and do not affect answers.
 IGNORED = ("user", "metadata", "safety_identifier", "prompt_cache_key")
-# Unsupported fields are accepted only with values that change nothing.
+# Unsupported fields are accepted only with values that have no effect.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "modalities": (["text"],),
@@ -45,7 +45,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 class Strict(BaseModel):
-    """Unknown fields are errors, and values are not converted."""
+    """A table in which unknown fields are errors, and values are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -65,7 +65,7 @@ Second = Annotated[float, Field(ge=0, lt=2**31)]
 
 
 class ImageKeys(Strict):
-    """How an image becomes pixels, by the names of qwen-vl-utils."""
+    """Resizing options of an image, under the names of qwen-vl-utils."""
 
     max_pixels: Side | None = None
     min_pixels: Annotated[int, Field(ge=1, le=LARGEST_LEAST)] | None = None
@@ -74,7 +74,7 @@ class ImageKeys(Strict):
 
 
 class VideoKeys(ImageKeys):
-    """How a video becomes frames."""
+    """Frame sampling options of a video."""
 
     fps: Annotated[float, Field(gt=0, le=1000)] | None = None
     nframes: Annotated[int, Field(ge=1, le=768)] | None = None
@@ -99,7 +99,7 @@ Part = Annotated[TextPart | ImagePart | VideoPart, Field(discriminator="type")]
 
 
 class Message(Strict):
-    """Earlier answers may keep all fields of the response; the model gets only their content."""
+    """One message. Earlier answers may have all fields of the response; the model gets only their content."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[Part], Field(max_length=MOST_PARTS)] | None = None
@@ -138,7 +138,7 @@ class StreamOptions(Strict):
 
 
 class FrameOptions(VideoKeys):
-    """What holds for all media of the request, in place of the server's [vision]."""
+    """Options for all media of the request, in place of the server's [vision]."""
 
     cap_pixels_per_frame: bool | None = None
 
@@ -177,17 +177,17 @@ class ChatRequest(Strict):
 
     @property
     def choices(self) -> list[str] | None:
-        """The allowed answers, if the request names them."""
+        """The allowed answers, if the request lists them."""
         return self.guided_choice or (self.structured_outputs.choice if self.structured_outputs else None)
 
     @property
     def names_form(self) -> bool:
-        """Whether the request says what form its answer has, free text included."""
+        """Whether the request sets the form of its answer, including free text."""
         return self.guided_choice is not None or (self.response_format or self.structured_outputs) is not None
 
     @property
     def form_place(self) -> str:
-        """The field that says the form of the answer."""
+        """The field that sets the form of the answer."""
         return next(
             (name for name in ("guided_choice", "structured_outputs") if getattr(self, name)), "response_format"
         )
@@ -204,7 +204,7 @@ class ChatRequest(Strict):
 
 
 def parse_request(body: bytes) -> ChatRequest:
-    """The request in a body. Raises SERVE_REQUEST."""
+    """Parse a request body. Raises SERVE_REQUEST."""
     marks = sum(body.count(mark) for mark in (b",", b"[", b"{"))
     if marks > MOST_MARKS:
         raise REQUEST.error("body", f"{marks} commas and brackets; at most {MOST_MARKS} allowed")
@@ -229,7 +229,7 @@ def parse_request(body: bytes) -> ChatRequest:
 
 
 def _require_few_values(body: dict[str, Any]) -> None:
-    """Bounds the work of validation, which has a problem for each value. Raises SERVE_REQUEST."""
+    """Bound the work of validation, which has a problem for each value. Raises SERVE_REQUEST."""
     count = 0
     containers: list[Any] = [body]
     while containers:
@@ -242,7 +242,7 @@ def _require_few_values(body: dict[str, Any]) -> None:
 
 
 def _check(request: ChatRequest) -> None:
-    """Rules over several fields."""
+    """Check rules over several fields."""
     if request.max_tokens and request.max_completion_tokens:
         raise REQUEST.error("max_completion_tokens", "max_tokens is its older name; both are there")
     if request.top_logprobs and not request.logprobs:
@@ -268,7 +268,7 @@ def _check(request: ChatRequest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NamedMedium:
-    """A medium that a request names; `where` is its place in the request, for problems."""
+    """A medium in a request; `where` is its place in the request, for problems."""
 
     kind: str  # "video" | "image"
     url: str
@@ -304,19 +304,19 @@ def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], list[Na
 
 
 def _keys_in(values: ImageKeys) -> dict[str, float]:
-    """The keys of a part, or of all media, that say how they become frames."""
+    """The frame options of a part, or of all media."""
     return values.model_dump(include=set(VISION_KEYS), exclude_none=True)
 
 
 def _check_keys(keys: dict[str, float], where: str) -> None:
-    """Raises SERVE_REQUEST where keys contradict each other, or leave others without effect."""
+    """Raise SERVE_REQUEST if keys contradict each other, or leave others without effect."""
     for message in (*contradictions(keys), *without_effect(keys)):
         raise REQUEST.error(where, message)
 
 
 def _wrong(failure: ValidationError, body: dict[str, Any]) -> list[Problem]:
-    """The problems, each at its place, without those of the other members of a union: of the members at one place, the
-    one of the value's own JSON type says what is wrong."""
+    """The problems, each at its place, without those of the other members of a union: among the members at one place,
+    only the problem of the one with the value's own JSON type is reported."""
     messages: dict[str, str] = {}
     errors = failure.errors(include_url=False, include_context=False, include_input=False)
     for error in sorted(errors, key=lambda error: error["type"].endswith("_type")):
@@ -328,7 +328,7 @@ def _wrong(failure: ValidationError, body: dict[str, Any]) -> list[Problem]:
 
 
 def _place(path: Sequence[int | str], value: Any) -> str:
-    """("messages", 0, "content") as messages[0].content, without the union tags of pydantic."""
+    """Format ("messages", 0, "content") as messages[0].content, without the union tags of pydantic."""
     text = ""
     for at, name in enumerate(path):
         if isinstance(value, list) and isinstance(name, int) and name < len(value):

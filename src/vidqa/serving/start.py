@@ -1,4 +1,4 @@
-"""Starts a server, whose spec is that of an inference without questions."""
+"""Starts a server; its spec is that of an inference without questions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from vidqa.spec import Layer, parse_set
 from vidqa.spec.parent_layers import model_layer
 
 ENGINE = "vidqa.engine.serve"
-# Of the C library's memory. With one for each of its threads, a server grows for thousands of requests, by a third.
+# Number of the C library's memory arenas. With one per thread, a server grows for thousands of requests, by a third.
 ARENAS = "MALLOC_ARENA_MAX"
-# The reference admits no request while others are answered; and room is set aside for the longest prompt there may be.
+# The reference generator admits no request while others are answered; and memory is reserved for the longest prompt.
 OF_A_SERVER = {"inference.generator": "native", "model.max_length": 32_768}
 NO_QUESTION = '{"id": "0", "question": "clients ask"}'
 

@@ -102,9 +102,9 @@ def test_work_that_was_not_done_does_not_count(world: SimpleNamespace, monkeypat
     found: list[tuple[float, float]] = []
 
     class Watching(Meter):
-        def step(self, step: int, outcome: Any, rate: float, progress: Any, *, is_last: bool = False) -> None:
+        def step(self, step: int, outcome: Any, rate: float, progress: Any, *, saves: bool = False) -> None:
             self.interval, before = 10**6, self.work  # logged at the end alone: until then work adds up
-            super().step(step, outcome, rate, progress, is_last=is_last)
+            super().step(step, outcome, rate, progress, saves=step + 1 == self.schedule.total)
             works = [workload(unit, self.schedule.data.train) for unit in self.schedule.units(step)]
             tower = [replace(work, tokens=0, pairs=0, supervised=0) for work in works]
             if step + 1 < self.schedule.total:

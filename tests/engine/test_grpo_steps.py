@@ -60,24 +60,28 @@ def rules(**changes: object) -> SimpleNamespace:
 
 
 def test_a_rule_ends_a_run_when_it_holds_for_its_patience() -> None:
-    stopping = EarlyStopping(rules())
+    stopping = EarlyStopping(rules(), {})
     assert stopping.update({"rollout/truncated": 0.95}) and not stopping.stopping_rule
     assert not stopping.update({"rollout/truncated": 0.5}) and not stopping.stopping_rule  # it begins anew
     stopping.update({"rollout/truncated": 0.95})
     stopping.update({"train/kl": 9.0})  # says nothing of it
-    stopping.update({"rollout/truncated": 1.0})
-    assert stopping.stopping_rule == "truncated_above"
+    resumed, off = (EarlyStopping(rules(truncated_above=bound), stopping.facts()) for bound in (0.9, None))
+    for run in (stopping, resumed, off):
+        run.update({"rollout/truncated": 1.0})
+    assert (stopping.stopping_rule, resumed.stopping_rule, off.stopping_rule) == (*["truncated_above"] * 2, "")
+    again = EarlyStopping(rules(), stopping.facts())  # after the rule ended it
+    assert again.update({"rollout/truncated": 1.0}) and not again.stopping_rule
 
 
 def test_validation_is_compared_with_its_start_and_its_error() -> None:
-    stopping = EarlyStopping(rules(patience=1))
+    stopping = EarlyStopping(rules(patience=1), {})
     start = {"val/reward": 0.6, "val/accuracy": 0.6, "val/questions": 100.0}
     assert not stopping.update(start)
     assert (
         not stopping.update({**start, "val/accuracy": 0.5}) and not stopping.stopping_rule
     )  # within twice the standard error
     assert stopping.update({**start, "val/accuracy": 0.4}) and stopping.stopping_rule == "validation_below_start"
-    resumed = EarlyStopping(rules(patience=1), stopping.start)
+    resumed = EarlyStopping(rules(patience=1), stopping.facts())
     assert resumed.update({**start, "val/accuracy": 0.4}) and resumed.stopping_rule
 
 

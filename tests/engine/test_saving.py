@@ -207,13 +207,15 @@ def test_a_stop_on_a_step_that_is_due_leaves_the_best_alone(world: SimpleNamespa
     assert facts(run / "best/export.json")["measured"]["val/avg_loss"] == facts(run / "best.json")["value"]
 
 
-def test_a_stopped_run_has_logged_every_step(world: SimpleNamespace) -> None:
-    """Of its last steps the run that goes on knows nothing: with them its mean would be of other steps."""
-    run, over = world.folder / "logged/run", {"logging.log_interval": 3, "validation.enable": False}
-    train_here(spec_of(world, "logged", **over), run, stop_after=4)
-    train_here(spec_of(world, "logged", **over, **{"train.resume": True}), run)
-    means, single = events(run, "train/loss"), events(world.reference, "train/loss")
-    assert set(means) == {3, 4, 6} and means[4] == single[4]
+def test_a_run_logs_every_step_before_it_stops_or_saves(world: SimpleNamespace) -> None:
+    """Of these steps the run that goes on knows nothing: with them its mean would be of other steps."""
+    run, over = world.folder / "logged/run", {"logging.log_interval": 4, "validation.enable": False}
+    train_here(spec_of(world, "logged", **over), run, stop_after=5)
+    stopped, single = events(run, "train/loss"), events(world.reference, "train/loss")
+    assert set(stopped) == {2, 4, 5} and stopped[5] == single[5]
+    train_here(spec_of(world, "logged", **over, **{"train.resume": str(run / "checkpoints/step_2")}), run)
+    resumed = events(run, "train/loss")
+    assert set(resumed) == {2, 4, 6} and all(resumed[step] == stopped[step] for step in (2, 4))
 
 
 def test_what_was_measured_stays_before_what_was_not(world: SimpleNamespace, capsys: pytest.CaptureFixture) -> None:

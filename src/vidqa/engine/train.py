@@ -113,7 +113,8 @@ class Training(Trainer[TrainSpec]):
                 message = f"loss {outcome.loss}, gradient norm {outcome.grad_norm}"
                 raise ENGINE_NOT_FINITE.error(f"step {step.number + 1}", message)
             stopping = outcome.stop_requested and step.number + 1 < schedule.total
-            self.meter.step(step.number, outcome, rate, progress, is_last=stopping)
+            saves = stopping or self.saver.due(step.number)
+            self.meter.step(step.number, outcome, rate, progress, saves=saves)
             self._conclude(step.number, progress, stopping=stopping)
             if stopping:
                 self.saver.background.finish()

@@ -146,12 +146,20 @@ def _mean(values: np.ndarray) -> float:
 
 class EarlyStopping:
     """Stops a run after `rules.patience` measurements in a row beyond a bound. `rules` is the spec's engine.stop;
-    `start` are the metrics of the first validation, in a resumed run those stored in its checkpoint."""
+    `trainer` are the facts of the checkpoint that a run resumes from: checkpoints of earlier versions count nothing."""
 
-    def __init__(self, rules: Any, start: Mapping[str, float] | None = None) -> None:
+    def __init__(self, rules: Any, trainer: Mapping[str, Any]) -> None:
         self.rules = rules
-        self.start = dict(start or {})
-        self.times_crossed = Counter[str]()  # in a row, by rule
+        self.start: dict[str, float] = dict(trainer.get("validation_start", {}))  # the metrics of the first validation
+        counts = trainer.get("times_crossed", {}).items()
+        self.times_crossed = Counter({name: count for name, count in counts if getattr(rules, name)})  # in a row
+
+    def facts(self) -> dict[str, Any]:
+        """What a checkpoint records. A run that a rule has ended goes on with its patience anew."""
+        return {
+            "validation_start": dict(self.start),
+            "times_crossed": {} if self.stopping_rule else dict(self.times_crossed),
+        }
 
     def update(self, values: Mapping[str, float]) -> list[str]:
         """Count the metrics of a step, and return a warning for each bound that they cross."""

@@ -134,7 +134,7 @@ class Training(Trainer[GrpoSpec]):
 
         # Measurements.
         self.measures = spec.validation.enable and bool(data.validation)
-        self.early_stopping = EarlyStopping(spec.engine.stop, start.trainer.get("validation_start"))
+        self.early_stopping = EarlyStopping(spec.engine.stop, start.trainer)
         self.record = RolloutRecord(run.path, world.rank, start.step, world.size)
         self.meter = StepMeter(spec, learner.model, world)
 
@@ -145,8 +145,8 @@ class Training(Trainer[GrpoSpec]):
             measured = self._validate()
             self.early_stopping.update(measured)  # the baseline of later validations
             progress.log(0, measured, line="before training")
-        if self.saver.pending_eval:
-            self._conclude(self.first - 1, {}, progress, resumed=True)
+        if self.saver.pending_eval and self._conclude(self.first - 1, {}, progress, resumed=True):
+            return False
         self._prefetch(self.first)
         for step in range(self.first, schedule.total):
             values = self._step(step)
@@ -154,10 +154,6 @@ class Training(Trainer[GrpoSpec]):
             stop_requested = any(self.world.gather(self.learner.stop.signal_name is not None))
             hurried = stop_requested and step + 1 < schedule.total
             if self._conclude(step, values, progress, hurried=hurried):
-                self.saver.background.finish()
-                rule = self.early_stopping.stopping_rule
-                why = f"the stop rule {rule}" if rule else "a signal"
-                progress.say(f"{why} ended it after step {step + 1}; resume with train.resume = true")
                 return False
         return True
 
@@ -325,8 +321,12 @@ class Training(Trainer[GrpoSpec]):
             for warning in self.early_stopping.update(values):
                 progress.say(f"warning: step {step + 1}: {warning}")
             progress.log(step + 1, values, line=self.meter.line(values))
-        stopping = hurried or (bool(self.early_stopping.stopping_rule) and step + 1 < self.schedule.total)
-        start = self.early_stopping.start
-        saver.trainer |= {"questions": self.consumed, "updates": self.updates, "validation_start": start}
+        rule = self.early_stopping.stopping_rule
+        stopping = hurried or (bool(rule) and step + 1 < self.schedule.total)
+        saver.trainer |= {"questions": self.consumed, "updates": self.updates, **self.early_stopping.facts()}
         self.save(step, progress, stopping=stopping, hurried=hurried, resumed=resumed)
+        if stopping:
+            saver.background.finish()
+            why = f"the stop rule {rule}" if rule else "a signal"
+            progress.say(f"{why} ended it after step {step + 1}; resume with train.resume = true")
         return stopping

@@ -159,7 +159,8 @@ def flops_of(model: Any, spec: TrainSpec) -> FlopsModel:
 
 
 class Meter:
-    """Logs loss, the objective's metrics and timings every `logging.log_interval` steps and at the end of a run."""
+    """Logs loss, the objective's metrics and timings every `logging.log_interval` steps and where the run stops or saves:
+    a run that resumes there has no values of earlier steps."""
 
     def __init__(self, spec: TrainSpec, model: Any, schedule: Schedule, world: World) -> None:
         self.interval, self.schedule, self.world = spec.logging.log_interval, schedule, world
@@ -171,8 +172,8 @@ class Meter:
         self.count = self.tokens = self.steps = 0
         self.metrics = defaultdict[str, float](float)
 
-    def step(self, step: int, outcome: StepOutcome, rate: float, progress: Progress, *, is_last: bool = False) -> None:
-        """Add the outcome of a step; log every `logging.log_interval` steps and after the last step."""
+    def step(self, step: int, outcome: StepOutcome, rate: float, progress: Progress, *, saves: bool = False) -> None:
+        """Add the outcome of a step; log every `logging.log_interval` steps and where the run `saves`."""
         works = [workload(unit, self.schedule.data.train) for unit in self.schedule.units(step)]
         self.loss_sum += outcome.loss * outcome.count
         self.count += outcome.count
@@ -184,7 +185,7 @@ class Meter:
         self.seconds += outcome.seconds
         self.waited += outcome.waited
         self.steps += 1
-        if (step + 1) % self.interval and step + 1 != self.schedule.total and not is_last:
+        if (step + 1) % self.interval and not saves:
             return
         values = {
             "train/loss": self.loss_sum / max(self.count, 1),

@@ -24,7 +24,9 @@ OPTIONS = {
     "policy.lora.lora_alpha": 8.0,
     "policy.lora.lora_dropout": 0.0,
     "policy.lora.target_modules": ["q_proj", "v_proj", "down_proj", "attn.qkv"],
-    "policy.lora.r_pattern": {r"layers\.0\.self_attn\.q_proj": 2},
+    # The first that matches decides; by the alphabet the general one would be the first.
+    "policy.lora.r_pattern": {r"layers\.0\.self_attn\.q_proj": 2, ".*q_proj": 4},
+    "policy.lora.alpha_pattern": {r"layers\.0\.self_attn\.q_proj": 6.0, ".*q_proj": 8.0},
     "policy.lora.modules_to_save": ["merger"],
     "validation.enable": True,
     "train.train_policy.dataset.test_size": 0.1,
@@ -85,10 +87,10 @@ def test_the_merge_by_peft_is_base_plus_scaled_product(world: SimpleNamespace) -
     merged = PeftModel.from_pretrained(_base(world), world.adapter).merge_and_unload().state_dict()
     stored = load_file(world.adapter / "adapter_model.safetensors")
     base = load_file(world.model / "model.safetensors")
-    for layer, rank in ((0, 2), (1, 4)):
+    for layer, rank, alpha in ((0, 2, 6.0), (1, 4, 8.0)):
         name = f"model.language_model.layers.{layer}.self_attn.q_proj"
         a, b = (stored[f"base_model.model.{name}.lora_{part}.weight"] for part in "AB")
-        expected = base[f"{name}.weight"] + (8.0 / rank) * b @ a
+        expected = base[f"{name}.weight"] + (alpha / rank) * b @ a
         torch.testing.assert_close(merged[f"{name}.weight"], expected)
 
 

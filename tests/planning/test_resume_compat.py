@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from vidqa.planning.resume_compat import changes, weights_facts
+from vidqa.planning.resume_compat import changes, compare, weights_facts
 from vidqa.spec import TrainSpec
 
 
@@ -16,5 +18,29 @@ def test_the_order_of_adapted_modules_changes_nothing(modules: list[str], is_cha
         lora = {"target_modules": targets, "modules_to_save": targets}
         return weights_facts(TrainSpec.model_validate({"policy": {"lora": lora}}), [], None)
 
-    changed = changes(facts(["q_proj", "v_proj"]), facts(modules))
+    changed = changes(facts(["q_proj", "v_proj"]), facts(modules), [])
     assert bool(changed) is is_change and all(text.startswith("lora: ") for text in changed)
+
+
+@pytest.mark.parametrize("pattern", ["r_pattern", "alpha_pattern"])
+@pytest.mark.parametrize(
+    ("before", "now", "is_change"),
+    [
+        ({"layers.0.*": 4, ".*q_proj": 8}, {".*q_proj": 8, "layers.0.*": 4}, True),
+        ({"layers.0.*": 4, "layers.1.*": 8}, {"layers.1.*": 8, "layers.0.*": 4}, False),
+        ({"layers.0.*": 4, ".*": 8}, {"layers.1.*": 8, "layers.0.*": 4}, False),
+        ({"layers.0.*": 4}, {"layers.0.*": 5}, True),
+        ({"layers.9.*": 4}, None, False),
+    ],
+)
+def test_patterns_are_what_they_give_each_adapted_module(
+    pattern: str, before: dict[str, int], now: dict[str, int] | None, is_change: bool
+) -> None:
+    names = [
+        f"model.layers.{layer}.q_proj.{matrix}.default.weight" for layer in (0, 1) for matrix in ("lora_A", "lora_B")
+    ]
+    facts = [
+        {"weights": {"lora": {"r": 2, "lora_alpha": 2.0, pattern: patterns}}, "spec": {}} for patterns in (before, now)
+    ]
+    refused, _ = compare(Path(), *facts, names)
+    assert bool(refused) is is_change

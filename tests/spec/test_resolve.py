@@ -251,6 +251,8 @@ def test_a_fingerprint_ignores_where_a_run_writes_and_starts(data: Layer) -> Non
 
     assert of() == of(train__output_dir="/elsewhere", train__resume="/a/b")
     assert of() != of(train__epoch=4)
+    orders = ({".*q_proj": 1.0, ".*": 2.0}, {".*": 2.0, ".*q_proj": 1.0})  # of q_proj the first decides
+    assert len({of(policy__lora__alpha_pattern=patterns) for patterns in orders}) == 2
 
 
 @pytest.mark.parametrize(

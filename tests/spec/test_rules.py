@@ -111,15 +111,20 @@ def test_an_adapter_and_a_run_are_no_whole_model(data: Layer, eval_data: Layer, 
     [
         ({"target_modules": ".*q_proj"}, b"[1]", "SPEC_PARENT_RUN"),
         ({"target_modules": ["q_proj"], "modules_to_save": [1, "visual"]}, b"{}", "SPEC_CONFLICT"),
+        ({"alpha_pattern": {".*": 2.0, "q_proj": 1.0}}, b"{}", ""),
+        ({"alpha_pattern": {"q_proj": 1.0, ".*": 2.0}}, b"{}", "SPEC_CONFLICT"),
     ],
 )
-def test_what_is_odd_in_an_adapters_files_is_a_problem(
+def test_what_differs_or_is_odd_in_an_adapters_files_is_a_problem(
     data: Layer, tmp_path: Path, config: dict, header: bytes, code: str
 ) -> None:
+    config = {"target_modules": ["q_proj"], "modules_to_save": ["visual"], **config}
     (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 16, "lora_alpha": 32, **config}))
     (tmp_path / "adapter_model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    keys = {"policy.lora.lora_path": str(tmp_path), "policy.lora.modules_to_save": ["visual"]}
-    assert set(found("train", data, Layer("x", keys))) == {code}
+    lora = {"lora_path": str(tmp_path), "modules_to_save": ["visual"], "target_modules": ["q_proj"]}
+    lora["alpha_pattern"] = {".*": 2.0, "q_proj": 1.0}
+    keys = {f"policy.lora.{key}": value for key, value in lora.items()}
+    assert set(found("train", data, Layer("x", keys))) == ({code} if code else set())
 
 
 @pytest.mark.parametrize("keys", [{"overlap_s": 5}, {"window_s": 30, "overlap_s": 30}, {"window_s": 1e-9}])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from vidqa.core.actions import action_for
 from vidqa.core.files import content_hash, ends_of
 from vidqa.core.problem import ProblemError
+from vidqa.planning.budget.params import value_of
 from vidqa.planning.samples import Sample
 from vidqa.spec import effective_batch, load_training
 from vidqa.spec.keys import flat, leaves
@@ -78,10 +79,15 @@ def weights_facts(
     }
 
 
-def compare(checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Compare the facts of a checkpoint (`before`) with those of the run that resumes (`now`). `now` may lack a part
-    that is not known yet. Returns (changes that forbid resuming, other changes that affect learning), as text."""
-    refused = {title: changes(before.get(part, {}), now[part]) for part, title in FIXED_PARTS.items() if part in now}
+def compare(
+    checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any], parameters: Iterable[str]
+) -> tuple[list[str], list[str]]:
+    """Compare the facts of a checkpoint (`before`) with those of the run that resumes (`now`), whose model has
+    `parameters` of these names. `now` may lack a part that is not known yet. Returns (changes that forbid resuming,
+    other changes that affect learning), as text."""
+    adapted = {name.partition(".lora_")[0] for name in parameters if ".lora_" in name}
+    parts = {part: title for part, title in FIXED_PARTS.items() if part in now}
+    refused = {title: changes(before.get(part, {}), now[part], adapted) for part, title in parts.items()}
     recorded = _recorded_spec(checkpoint, before)
     differences = ["unknown: the checkpoint does not say with which spec it was trained"]
     if recorded is not None:
@@ -89,18 +95,25 @@ def compare(checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any])
     return [f"{title} would change: {', '.join(changed)}" for title, changed in refused.items() if changed], differences
 
 
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The changes of one part, as text. A fact that an earlier version did not record counts as false."""
+def changes(before: Mapping[str, Any], now: Mapping[str, Any], adapted: Collection[str]) -> list[str]:
+    """The changes of one part, as text; modules of these names are `adapted`. A fact that an earlier version did not
+    record counts as false."""
     pairs = [(key, before.get(key), value) for key, value in now.items()]
-    differing = [(key, was, value) for key, was, value in pairs if _unordered(was) != _unordered(value)]
+    differing = [trio for trio in pairs if _effect(trio[1], adapted) != _effect(trio[2], adapted)]
     return [f"{key}: {was!r} -> {value!r}" for key, was, value in differing if not (was is None and value is False)]
 
 
-def _unordered(fact: Any) -> Any:
-    """A fact without the order of names in it: adapters on q_proj and v_proj equal those on v_proj and q_proj."""
+def _effect(fact: Any, adapted: Collection[str]) -> Any:
+    """A fact without the order of names in it: adapters on q_proj and v_proj equal those on v_proj and q_proj. Ranks
+    and alphas are those of each `adapted` module."""
     if not isinstance(fact, Mapping):
         return fact
-    return {name: set(map(str, value)) if isinstance(value, list) else value for name, value in fact.items()}
+    sizes = {"r": "r_pattern", "lora_alpha": "alpha_pattern"}
+    of_modules = {
+        name: [value_of(module, fact.get(sizes[name]), fact.get(name)) for module in adapted] for name in sizes
+    }
+    without_order = {name: set(map(str, value)) if isinstance(value, list) else value for name, value in fact.items()}
+    return without_order | of_modules | dict.fromkeys(sizes.values())
 
 
 def spec_facts(spec: TrainSpec) -> dict[str, Any]:

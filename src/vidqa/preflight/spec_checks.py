@@ -114,7 +114,8 @@ def resume_target(inputs: Inputs) -> list[Problem]:
         now["order"] = resume_compat.order_facts(train_spec, inputs.usable("train"), inputs.plan.data_fingerprint)
     except ProblemError as missing:
         unknown = missing.problems[0].code
-    refused, _ = resume_compat.compare(folder, before, now)
+    names = [parameter.name for parameter in inputs.parameters(train_spec)]
+    refused, _ = resume_compat.compare(folder, before, now, names)
     if unknown and not refused:
         raise Skip(f"the data cannot be compared: {unknown}")
     return [RESUME_MISMATCH.at(folder, change) for change in refused]

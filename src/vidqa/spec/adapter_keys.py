@@ -88,7 +88,9 @@ def base_of(folder: Path) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Normalize a value for comparison: one empty value, and lists sorted."""
+    """Empty values alike, lists without their order, and patterns in theirs: the first that matches decides."""
+    if isinstance(value, dict):
+        value = tuple(value.items())
     return sorted(map(str, value)) if isinstance(value, list) else value or None
 
 

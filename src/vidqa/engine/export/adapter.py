@@ -44,9 +44,10 @@ def _write(trained: Trained, name: str, world: World) -> Path:
         if isinstance(config.target_modules, set):  # which PEFT would write in a different order in every run
             config.target_modules = sorted(config.target_modules)
         config.save_pretrained(folder)
-        if trained.precision:  # PEFT ignores the key
-            path = folder / CONFIG
-            write_json(path, read_object(path) | {PRECISION: trained.precision})
+        # PEFT sorts the patterns, of which the first that matches a module decides, and ignores the key PRECISION.
+        facts = {"rank_pattern": config.rank_pattern, "alpha_pattern": config.alpha_pattern}
+        facts |= {PRECISION: trained.precision} if trained.precision else {}
+        write_json(folder / CONFIG, read_object(folder / CONFIG) | facts)
 
     shapes, rows = shapes_of(trained, names), rows_as_trained(trained, names, world)
     return write_together(trained, name, STEM, shapes, rows, world, settings)

@@ -79,8 +79,8 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
     """Load the state of `start` into model and optimizer, and report changed settings. Raises RESUME_MISMATCH."""
     differences: list[str] = []
     if start.folder:
-        differences = _compare(start.folder, start.trainer, facts)
-        # A step of reinforcement learning may have several optimizer updates.
+        differences = _compare(start.folder, start.trainer, facts, model)
+        # Of reinforcement learning a step may hold several updates of the optimizer.
         load_state(start.folder, start.trainer.get("updates", start.step), model, optimizer, world)
     if world.is_main:
         run.forget_metrics_after(start.step if start.folder else -1)  # step 0 is measured again
@@ -93,10 +93,11 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
             run.add_resume({"from": str(start.folder.resolve()), "step": start.step, "changed": differences})
 
 
-def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The settings that differ from the checkpoint's. Raises RESUME_MISMATCH for settings that must not differ."""
+def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], model: Any) -> list[str]:
+    """The settings that differ from the checkpoint's. Raises RESUME_MISMATCH for those that must not."""
     weights = upgraded_facts(before.get("weights", {}), Path(now["spec"]["policy.model_name_or_path"]))
-    refused, differences = compare(folder, {**before, "weights": weights}, now)
+    names = (name for name, _ in model.named_parameters())
+    refused, differences = compare(folder, {**before, "weights": weights}, now, names)
     if refused:
         raise RESUME_MISMATCH.error(folder, "; ".join(refused))
     return differences

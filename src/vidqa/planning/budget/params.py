@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from vidqa.families import Sizes, Tensor
 from vidqa.spec.policy_tables import Lora, Policy
 
 BLOCK = 256  # numbers of a row that share a scale in 8-bit moments
 ADAPTER = "default"  # PEFT's name for the one adapter
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def _adapted_once(tensor: Tensor, lora: Lora) -> Iterator[Parameter]:
         return
     yield Parameter(f"{module}.base_layer.{last}", tensor.shape, tensor.unit, trains=False)
     if last == "weight":
-        for name, shape in _matrices(tensor, _rank(module, lora)):
+        for name, shape in _matrices(tensor, value_of(module, lora.r_pattern, lora.r)):
             yield Parameter(f"{module}.{name}", shape, tensor.unit, trains=True, added=True)
 
 
@@ -101,10 +103,10 @@ def is_all_linear(targets: str | Sequence[str]) -> bool:
     return targets in ("all-linear", ["all-linear"], ("all-linear",))
 
 
-def _rank(module: str, lora: Lora) -> int:
-    patterns = lora.r_pattern or {}
-    match = next((pattern for pattern in patterns if re.match(rf"(.*\.)?({pattern})$", module)), None)
-    return lora.r if match is None else patterns[match]
+def value_of(module: str, patterns: Mapping[str, Value] | None, default: Value) -> Value:
+    """The value of the first pattern that matches the end of a module's name, as PEFT chooses its rank and alpha."""
+    matches = (value for pattern, value in (patterns or {}).items() if re.match(rf"(.*\.)?({pattern})$", module))
+    return next(matches, default)
 
 
 def _matrices(tensor: Tensor, rank: int) -> list[tuple[str, tuple[int, ...]]]:

@@ -197,8 +197,7 @@ def test_placeholders_and_unknown_ids_are_never_drawn(one_world: tuple[Path, Pat
 
 
 def test_a_resumed_run_takes_the_same_steps(one_world: tuple[Path, Path], tmp_path: Path) -> None:
-    """Questions, completions, rewards and weights, and the step after which a stop rule ends it: as if nothing had ended
-    before."""
+    """Questions, completions, rewards, weights, and the step at which a stop rule ends it: as if nothing had ended."""
     over = {"train.epoch": 2, "train.ckpt.save_freq": 1, "train.ckpt.export_safetensors": False}
     over |= {"engine.stop.entropy_below": 1e9, "engine.stop.patience": 3}
     whole = rl_here(rl_spec(tmp_path / "whole", one_world, over), tmp_path / "whole/run")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa import spec
-from vidqa.core.files import annotations_in_folder, content_hash
+from vidqa.core.files import annotations_in_folder
 from vidqa.gaps.deft.state import Accepted, Cost, Fact, LoopState, RoundState, Settings
 
 STATE, LOG, LOCK = "deft_state.json", "deft_log.jsonl", ".deft_lock"
@@ -103,7 +102,7 @@ class StageContext:
             place = getattr(sets, name)
             return annotations_in(place) if place else None
         if name.startswith("settings."):
-            return repr(self.settings.model_dump(mode="json").get(name.removeprefix("settings.")))
+            return self.settings.text(name)
         if name in ("training run", "control run"):
             stage = "train" if name == "training run" else "control train"
             return str(self.fact(stage, "run_dir") or self.starting_model())
@@ -135,19 +134,3 @@ def media_of(place: str) -> str:
 def is_labelled(pool: str) -> bool:
     """Whether a pool has annotations, unlike a folder of media alone."""
     return annotations_in(pool).is_file()
-
-
-def fingerprint(source: Path | str | None) -> str:
-    """A fingerprint of 32 hexadecimal digits: of a file's content, of names, sizes and times of the files in a folder,
-    or of a text; "" for a missing source."""
-    if source is None:
-        return ""
-    if isinstance(source, str):
-        return hashlib.sha256(source.encode()).hexdigest()[:32]
-    if source.is_file():
-        return content_hash(source)[:32]
-    if not source.is_dir():
-        return ""
-    files = [(path, path.stat()) for path in source.rglob("*") if path.is_file()]
-    listing = sorted((str(path.relative_to(source)), status.st_size, status.st_mtime_ns) for path, status in files)
-    return hashlib.sha256(repr(listing).encode()).hexdigest()[:32]

@@ -26,9 +26,9 @@ from vidqa.core.files import JOURNAL_BROKEN, now, write_json
 from vidqa.core.locks import BUSY, try_lock
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.gaps.deft.acceptance import after_round, budget
-from vidqa.gaps.deft.context import LOCK, LOG, STATE, StageContext, StageResult, fingerprint
+from vidqa.gaps.deft.context import LOCK, LOG, STATE, StageContext, StageResult
 from vidqa.gaps.deft.stages import EVALUATE, KPI, TEST, Stage, stages_of
-from vidqa.gaps.deft.state import Ending, Event, LoopState, RoundState, fold, take
+from vidqa.gaps.deft.state import Ending, Event, LoopState, RoundState, fingerprint, fold, take
 from vidqa.gaps.problems import DEFT_FOLDER, DEFT_GATE
 
 TRAININGS = ("train", "control train")  # not started once the budget is spent

@@ -11,10 +11,10 @@ from vidqa.core.pages.page import percent
 from vidqa.core.problem import raise_errors
 from vidqa.gaps.deft import runner
 from vidqa.gaps.deft.acceptance import scores_of
-from vidqa.gaps.deft.context import EVALUATE_SPEC, StageContext, StageResult, fingerprint
+from vidqa.gaps.deft.context import EVALUATE_SPEC, StageContext, StageResult
 from vidqa.gaps.deft.data_stages import data_keys
 from vidqa.gaps.deft.runner import Request
-from vidqa.gaps.deft.state import Cost, Fact
+from vidqa.gaps.deft.state import Cost, Fact, fingerprint
 from vidqa.gaps.problems import DEFT_GATE
 from vidqa.spec.parent_layers import asked_model
 

@@ -3,11 +3,14 @@ from the events of its log."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from vidqa.core.files import content_hash
 from vidqa.jobs.resources import Resources
 
 SCHEMA = "vidqa.deft_state.v1"
@@ -89,6 +92,10 @@ class Settings(Strict):
     control: bool = Field(default=False, description="also train on as many random samples of the pool, for comparison")
     where: Where = Where()
     stop: Stop = Stop()
+
+    def text(self, name: str) -> str:
+        """What an input settings.KEY stands for: the same text for equal values."""
+        return json.dumps(self.model_dump(mode="json").get(name.removeprefix("settings.")), sort_keys=True)
 
 
 def _rule(name: str) -> str:
@@ -210,6 +217,10 @@ def take(state: LoopState, event: Event) -> None:
 
 def _finished(state: LoopState, event: Event) -> None:
     done = StageState.model_validate({name: event[name] for name in StageState.model_fields if name in event})
+    # By the settings of then: an earlier version wrote fingerprints of other texts.
+    done.inputs |= {
+        name: fingerprint(state.settings.text(name)) for name in done.inputs if name.startswith("settings.")
+    }
     if event["round"] is None:
         state.closed[event["stage"]] = done
         return
@@ -229,3 +240,19 @@ def _finished(state: LoopState, event: Event) -> None:
             evaluation=str(measured["run_dir"]),
             accuracy=float(str(measured["accuracy"])),
         )
+
+
+def fingerprint(source: Path | str | None) -> str:
+    """A fingerprint of 32 hexadecimal digits: of a file's content, of names, sizes and times of the files in a folder,
+    or of a text; "" for a missing source."""
+    if source is None:
+        return ""
+    if isinstance(source, str):
+        return hashlib.sha256(source.encode()).hexdigest()[:32]
+    if source.is_file():
+        return content_hash(source)[:32]
+    if not source.is_dir():
+        return ""
+    files = [(path, path.stat()) for path in source.rglob("*") if path.is_file()]
+    listing = sorted((str(path.relative_to(source)), status.st_size, status.st_mtime_ns) for path, status in files)
+    return hashlib.sha256(repr(listing).encode()).hexdigest()[:32]

@@ -101,7 +101,7 @@ def test_the_page_says_how_it_went(tmp_path: Path) -> None:
     (run.exports / "step_40/proof.json").write_text(json.dumps({"trainer_loss": 0.25, "reloaded_loss": 0.250001}))
     export(run, "step_60", 60, unproved="no sample could be decoded")
     (run.path / "best.json").write_text(json.dumps({"name": "step_40", "step": 40, "metric": "val/avg_loss"}))
-    run.write_quarantine([Problem("MEDIA_UNREADABLE", "a.mp4", "no frame", "replace it", 3)])
+    run.add_to_quarantine([Problem("MEDIA_UNREADABLE", "a.mp4", "no frame", "replace it", 3)])
     page = page_of(run)
     for said in (
         "COMPLETE · step 60 of 60",

@@ -12,7 +12,7 @@ from in_process import train_here
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
 from vidqa.core.problem import ProblemError
-from vidqa.core.run_folder import RunFolder
+from vidqa.core.run_folder import QUARANTINE, RunFolder
 from vidqa.engine.data.planned_samples import BadSamples
 from vidqa.engine.distributed import Context, alone
 from vidqa.video.problems import MEDIA_UNREADABLE, VIDEO_DECODE_TIMEOUT
@@ -23,9 +23,10 @@ LATE, BROKEN = (code.at("a.mp4", "not decoded") for code in (VIDEO_DECODE_TIMEOU
 @pytest.mark.parametrize("problem", [LATE, BROKEN])
 def test_a_sample_that_every_rank_leaves_out_is_named(tmp_path: Path, problem) -> None:
     run = RunFolder(tmp_path)
+    before = MEDIA_UNREADABLE.at("before.mp4", "not decoded, before the run was resumed")
+    run.add_to_quarantine([before])
     BadSamples(run, alone(), "quarantine").report([problem])
-    (named,) = json.loads((tmp_path / "quarantine.json").read_text())
-    assert named["code"] == problem.code
+    assert run.read_problems(QUARANTINE) == [before, problem]
     with pytest.raises(ProblemError, match="ENGINE_BAD_SAMPLE"):
         BadSamples(run, alone(), "fail").report([problem])
 

@@ -27,10 +27,11 @@ EMBEDDINGS = "embeddings.parquet"  # of an embedding: a row for each record
 QUERY_EMBEDDINGS = "query_embeddings.parquet"  # the same of the second set, if there is one
 TRAINER = "trainer.json"  # the facts of a checkpoint
 EXPORT = "export.json"  # the facts of a complete export: step, spec, data, the trainer's loss
-PROOF = "proof.json"  # of a reloaded export: the trainer's loss and the export's own
-POLICY, METADATA = "policy", ".metadata"  # a checkpoint's folder of tensors, and their index in it
-UNFINISHED = ".unfinished-"  # name prefix of a folder that is being written or removed
-OLDER = f"{UNFINISHED}older-"  # name prefix of a folder that is about to be replaced
+QUARANTINE = "quarantine.json"  # problems of samples that turned out to be broken while the run went on
+PROOF = "proof.json"  # of an export that was loaded again: the trainer's loss and its own
+POLICY, METADATA = "policy", ".metadata"  # its folder of tensors, and the table of them
+UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed
+OLDER = f"{UNFINISHED}older-"  # before the name of one that another is about to replace
 _STATUS = {
     "state": str,
     "step": int,
@@ -120,19 +121,21 @@ class RunFolder:
     def write_problems(self, problems: Sequence[Problem]) -> None:
         write_json(self.path / "problems.json", [problem.as_dict() for problem in problems])
 
-    def read_problems(self) -> list[Problem]:
-        """The problems that stopped the run; empty if there is no such file, or it is invalid."""
-        import msgspec  # takes 50 ms; not needed by scripts that read no run
+    def read_problems(self, name: str = "problems.json") -> list[Problem]:
+        """The problems that stopped the run, or those of the file QUARANTINE; none where there is no such file, or one
+        that something else wrote."""
+        import msgspec  # 50 ms, which no script that reads no run needs
 
         try:
-            problems = msgspec.convert(read_json(self.path / "problems.json"), list[Problem])
+            problems = msgspec.convert(read_json(self.path / name), list[Problem])
         except (OSError, ValueError, msgspec.ValidationError):
             return []
         return problems if all(p.code and p.where and p.message and p.remedy for p in problems) else []
 
-    def write_quarantine(self, problems: Sequence[Problem]) -> None:
-        """Write the samples that turned out to be broken during the run, and were left out."""
-        write_json(self.path / "quarantine.json", [problem.as_dict() for problem in problems])
+    def add_to_quarantine(self, problems: Sequence[Problem]) -> None:
+        """Name samples that are left out from now on, behind those that the run has left out before it was resumed."""
+        named = dict.fromkeys([*self.read_problems(QUARANTINE), *problems])
+        write_json(self.path / QUARANTINE, [problem.as_dict() for problem in named])
 
     def log_metrics(self, step: int, values: dict[str, float], at: float) -> None:
         """Append one event to metrics.jsonl; `at` is its time in seconds since 1970."""

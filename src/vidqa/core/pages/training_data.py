@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from vidqa.core.files import read_json, read_object
-from vidqa.core.run_folder import EXPORT, METRICS, PROOF, TRAINER, RunFolder, read_metrics
+from vidqa.core.files import read_object
+from vidqa.core.run_folder import EXPORT, METRICS, PROOF, QUARANTINE, TRAINER, RunFolder, read_metrics
 
 Point = tuple[float, float]
 Event = dict[str, Any]
@@ -74,16 +74,9 @@ def read_training(path: Path) -> Training:
         resumes=resumes,
         exports=_exports(run, best, facts),
         checkpoints=[folder.name for folder in run.complete(run.checkpoints, TRAINER)],
-        left_out=_texts(plan.get("quarantined")) + _texts(_left_out_later(path)),
-        problems=_texts([problem.as_dict() for problem in run.read_problems()]),
+        left_out=_texts(plan.get("quarantined")) + _texts(list(map(vars, run.read_problems(QUARANTINE)))),
+        problems=_texts(list(map(vars, run.read_problems()))),
     )
-
-
-def _left_out_later(run: Path) -> Any:
-    try:
-        return read_json(run / "quarantine.json")
-    except (OSError, ValueError):
-        return None
 
 
 def _events(run: Path) -> list[Event]:

@@ -174,7 +174,7 @@ class BadSamples:
         if new and self.world.is_main:
             for problem in new:
                 note(f"left out: {problem.code} at {problem.where}: {problem.message}")
-            self.run.write_quarantine(list(self.reported))
+            self.run.add_to_quarantine(new)
 
 
 def end_if_bad(problems: Sequence[Problem], *, fails: bool) -> None:

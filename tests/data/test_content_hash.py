@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from vidqa.core import files
 from vidqa.core.environment import cache_folder
 from vidqa.core.files import content_hash
-from vidqa.gaps.deft.context import fingerprint
+from vidqa.gaps.deft.state import fingerprint
 from vidqa.planning.resume_compat import _earlier_weights_hash, same_weights, upgraded_facts, weights_hash
 
 MIB = 1 << 20

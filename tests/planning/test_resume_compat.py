@@ -34,7 +34,7 @@ def test_the_order_of_adapted_modules_changes_nothing(modules: list[str], is_cha
     ],
 )
 def test_patterns_are_what_they_give_each_adapted_module(
-    pattern: str, before: dict[str, int], now: dict[str, int] | None, is_change: bool
+    pattern: str, before: dict[str, int], now: dict[str, int] | None, is_change: bool, tmp_path: Path
 ) -> None:
     names = [
         f"model.layers.{layer}.q_proj.{matrix}.default.weight" for layer in (0, 1) for matrix in ("lora_A", "lora_B")
@@ -42,5 +42,5 @@ def test_patterns_are_what_they_give_each_adapted_module(
     facts = [
         {"weights": {"lora": {"r": 2, "lora_alpha": 2.0, pattern: patterns}}, "spec": {}} for patterns in (before, now)
     ]
-    refused, _ = compare(Path(), *facts, names)
+    refused, _ = compare(tmp_path, *facts, tmp_path, names)
     assert bool(refused) is is_change

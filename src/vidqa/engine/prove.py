@@ -34,6 +34,7 @@ from vidqa.planning.packing import Steps
 from vidqa.planning.pairs import learns_pairs
 from vidqa.planning.samples import Sample, training_planner
 from vidqa.spec import total_steps
+from vidqa.spec.keys import with_values
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.problems import CONFLICT
 
@@ -67,8 +68,8 @@ def prove(spec: TrainSpec, run: RunFolder) -> int:
     planner = training_planner(spec, folder)
     samples = prepare_training(spec, planner, world, run).train
     ranks_and_device = (world.data_ranks, world.device.type)
-    alone, shared = (Steps(_with_sharing(spec, share), samples, *ranks_and_device) for share in (False, True))
-    alone.order = shared.order  # so that a step has the same samples in both
+    alone, shared = (Steps(with_values(spec, {KEY: share}), samples, *ranks_and_device) for share in (False, True))
+    alone.order = shared.order  # so that both take the same samples in a step
     step = _first_step_that_shares(shared, total_steps(spec, len(samples)))
     with load_sharded(folder, spec.policy, spec.train, world, NO_RECOMPUTE) as model:
         pass
@@ -84,10 +85,6 @@ def prove(spec: TrainSpec, run: RunFolder) -> int:
     tolerance = TOLERANCE[DTYPES[spec.train.param_dtype]]
     world.on_main(lambda: _compare(run, step, losses[False], losses[True], tolerance))
     return int(Exit.OK)
-
-
-def _with_sharing(spec: TrainSpec, share: bool) -> Any:
-    return spec.model_copy(update={"engine": spec.engine.model_copy(update={"share_video_prefix": share})})
 
 
 def _first_step_that_shares(steps: Steps, total: int) -> int:

@@ -80,11 +80,12 @@ def weights_facts(
 
 
 def compare(
-    checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any], parameters: Iterable[str]
+    checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any], model_dir: Path, parameters: Iterable[str]
 ) -> tuple[list[str], list[str]]:
-    """Compare the facts of a checkpoint (`before`) with those of the run that resumes (`now`), whose model has
-    `parameters` of these names. `now` may lack a part that is not known yet. Returns (changes that forbid resuming,
-    other changes that affect learning), as text."""
+    """Compare the facts of a checkpoint (`before`) with those of the run that resumes (`now`) from the base model in
+    `model_dir`, which has `parameters` of these names. `now` may lack a part that is not known yet. Returns (changes
+    that forbid resuming, other changes that affect learning), as text."""
+    before = {**before, "weights": upgraded_facts(before.get("weights", {}), model_dir)}
     adapted = {name.partition(".lora_")[0] for name in parameters if ".lora_" in name}
     parts = {part: title for part, title in FIXED_PARTS.items() if part in now}
     refused = {title: changes(before.get(part, {}), now[part], adapted) for part, title in parts.items()}

@@ -107,15 +107,13 @@ def resume_target(inputs: Inputs) -> list[Problem]:
     except ValueError as missing:
         raise RESUME_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: {missing}") from missing
     now = {"weights": _weights(train_spec, inputs), "spec": resume_compat.spec_facts(train_spec)}
-    if "base_model" in now["weights"]:
-        before["weights"] = resume_compat.upgraded_facts(before["weights"], inputs.model_folder)
     unknown = ""
     try:
         now["order"] = resume_compat.order_facts(train_spec, inputs.usable("train"), inputs.plan.data_fingerprint)
     except ProblemError as missing:
         unknown = missing.problems[0].code
-    names = [parameter.name for parameter in inputs.parameters(train_spec)]
-    refused, _ = resume_compat.compare(folder, before, now, names)
+    names = (parameter.name for parameter in inputs.parameters(train_spec))
+    refused, _ = resume_compat.compare(folder, before, now, inputs.model_folder, names)
     if unknown and not refused:
         raise Skip(f"the data cannot be compared: {unknown}")
     return [RESUME_MISMATCH.at(folder, change) for change in refused]

@@ -125,9 +125,7 @@ class Logging(Table):
     project_name: str = key("finetune-cosmos-reason", "Project", "Project name at the tracker.")
     experiment_name: str | None = key(None, "Experiment", "Name of this run at the tracker; unset is the run's own.")
     group_name: str | None = key(None, "Group", "Group of runs at the tracker.")
-    log_interval: Positive = key(
-        1, "Log every N steps", "Steps over which a logged loss is averaged; fewer before a save."
-    )
+    log_interval: Positive = key(1, "Log every N steps", "Steps over which a logged loss is averaged, at most.")
     wandb_run_id: str | None = key(None, "wandb run id", "Id of the wandb run to continue.")
     wandb_run_name: str | None = key(None, "wandb run name", "Exact name shown by wandb.")
     wandb_resume: Literal["allow", "must", "never", "auto"] = key(

@@ -156,10 +156,8 @@ class EarlyStopping:
 
     def facts(self) -> dict[str, Any]:
         """What a checkpoint records. A run that a rule has ended goes on with its patience anew."""
-        return {
-            "validation_start": dict(self.start),
-            "times_crossed": {} if self.stopping_rule else dict(self.times_crossed),
-        }
+        crossed = {} if self.stopping_rule else dict(self.times_crossed)
+        return {"validation_start": dict(self.start), "times_crossed": crossed}
 
     def update(self, values: Mapping[str, float]) -> list[str]:
         """Count the metrics of a step, and return a warning for each bound that they cross."""

@@ -159,8 +159,7 @@ def flops_of(model: Any, spec: TrainSpec) -> FlopsModel:
 
 
 class Meter:
-    """Logs loss, the objective's metrics and timings every `logging.log_interval` steps and where the run stops or saves:
-    a run that resumes there has no values of earlier steps."""
+    """Logs loss, the objective's metrics and timings every `logging.log_interval` steps and where a run can resume."""
 
     def __init__(self, spec: TrainSpec, model: Any, schedule: Schedule, world: World) -> None:
         self.interval, self.schedule, self.world = spec.logging.log_interval, schedule, world

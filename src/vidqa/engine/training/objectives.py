@@ -42,24 +42,21 @@ class Objective(Protocol):
     """
 
     @property
-    def metrics(self) -> tuple[str, ...]: ...
+    def metrics(self) -> tuple[str, ...]:
+        return ()
 
     @property
-    def maxima(self) -> tuple[str, ...]: ...
+    def maxima(self) -> tuple[str, ...]:
+        return ()
 
-    def token_values(self, sample: Sample) -> Mapping[str, np.ndarray]: ...
+    def token_values(self, sample: Sample) -> Mapping[str, np.ndarray]:
+        return {}
 
     def __call__(self, model: Any, batch: Any) -> Sums: ...
 
 
-class Supervised:
+class Supervised(Objective):
     """The cross entropy of the answers' tokens, all with the same weight."""
-
-    metrics: tuple[str, ...] = ()
-    maxima: tuple[str, ...] = ()
-
-    def token_values(self, sample: Sample) -> Mapping[str, np.ndarray]:
-        return {}
 
     def __call__(self, model: Any, batch: Any) -> Sums:
         nll = model.packed(batch)
@@ -69,7 +66,7 @@ class Supervised:
 SUPERVISED = Supervised()
 
 
-class Preference:
+class Preference(Objective):
     """Direct preference optimisation (DPO) on pairs of a chosen answer c and a rejected answer r to one prompt.
 
     With lp(a) the sum of an answer's log-probabilities under the model, ref(a) the same under the initial model of the
@@ -83,14 +80,10 @@ class Preference:
     `Batch.samples`, NaN if unknown, is set before the first step (`training.reference`)."""
 
     metrics: tuple[str, ...] = PREFERENCE
-    maxima: tuple[str, ...] = ()
     reference: torch.Tensor
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
-
-    def token_values(self, sample: Any) -> Mapping[str, np.ndarray]:
-        return {}
 
     def answer_sums(self, model: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-probability and number of tokens of every answer of a batch, float32 [answers], in the order of

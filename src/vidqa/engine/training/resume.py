@@ -14,14 +14,7 @@ from vidqa.engine.data.planned_samples import Prepared
 from vidqa.engine.distributed import World
 from vidqa.engine.training.checkpoint import inspect, load_state
 from vidqa.planning.problems import RESUME_MISMATCH, RESUME_NO_CHECKPOINT
-from vidqa.planning.resume_compat import (
-    compare,
-    order_facts,
-    spec_facts,
-    upgraded_facts,
-    weights_facts,
-    weights_hash,
-)
+from vidqa.planning.resume_compat import compare, order_facts, spec_facts, weights_facts, weights_hash
 from vidqa.spec import fingerprint
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.resolve import ADAPTER_FOLDER
@@ -79,7 +72,10 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
     """Load the state of `start` into model and optimizer, and report changed settings. Raises RESUME_MISMATCH."""
     differences: list[str] = []
     if start.folder:
-        differences = _compare(start.folder, start.trainer, facts, model)
+        names, base = (name for name, _ in model.named_parameters()), Path(facts["spec"]["policy.model_name_or_path"])
+        refused, differences = compare(start.folder, start.trainer, facts, base, names)
+        if refused:
+            raise RESUME_MISMATCH.error(start.folder, "; ".join(refused))
         # Of reinforcement learning a step may hold several updates of the optimizer.
         load_state(start.folder, start.trainer.get("updates", start.step), model, optimizer, world)
     if world.is_main:
@@ -91,16 +87,6 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
             if differences:
                 note(f"with other values than the checkpoint was trained with: {', '.join(differences)}")
             run.add_resume({"from": str(start.folder.resolve()), "step": start.step, "changed": differences})
-
-
-def _compare(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], model: Any) -> list[str]:
-    """The settings that differ from the checkpoint's. Raises RESUME_MISMATCH for those that must not."""
-    weights = upgraded_facts(before.get("weights", {}), Path(now["spec"]["policy.model_name_or_path"]))
-    names = (name for name, _ in model.named_parameters())
-    refused, differences = compare(folder, {**before, "weights": weights}, now, names)
-    if refused:
-        raise RESUME_MISMATCH.error(folder, "; ".join(refused))
-    return differences
 
 
 def _checkpoints(resume_from: bool | str, run: RunFolder) -> list[Path]:

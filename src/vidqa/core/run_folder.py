@@ -27,11 +27,11 @@ EMBEDDINGS = "embeddings.parquet"  # of an embedding: a row for each record
 QUERY_EMBEDDINGS = "query_embeddings.parquet"  # the same of the second set, if there is one
 TRAINER = "trainer.json"  # the facts of a checkpoint
 EXPORT = "export.json"  # the facts of a complete export: step, spec, data, the trainer's loss
-QUARANTINE = "quarantine.json"  # problems of samples that turned out to be broken while the run went on
-PROOF = "proof.json"  # of an export that was loaded again: the trainer's loss and its own
-POLICY, METADATA = "policy", ".metadata"  # its folder of tensors, and the table of them
-UNFINISHED = ".unfinished-"  # before the name of a folder that is being written or removed
-OLDER = f"{UNFINISHED}older-"  # before the name of one that another is about to replace
+QUARANTINE = "quarantine.json"  # problems of samples that turned out to be broken during the run
+PROOF = "proof.json"  # of a reloaded export: the trainer's loss and the export's own
+POLICY, METADATA = "policy", ".metadata"  # a checkpoint's folder of tensors, and their index in it
+UNFINISHED = ".unfinished-"  # name prefix of a folder that is being written or removed
+OLDER = f"{UNFINISHED}older-"  # name prefix of a folder that is about to be replaced
 _STATUS = {
     "state": str,
     "step": int,
@@ -122,9 +122,9 @@ class RunFolder:
         write_json(self.path / "problems.json", [problem.as_dict() for problem in problems])
 
     def read_problems(self, name: str = "problems.json") -> list[Problem]:
-        """The problems that stopped the run, or those of the file QUARANTINE; none where there is no such file, or one
-        that something else wrote."""
-        import msgspec  # 50 ms, which no script that reads no run needs
+        """The problems that stopped the run, or those in QUARANTINE; empty if there is no such file, or it is
+        invalid."""
+        import msgspec  # takes 50 ms; not needed by scripts that read no run
 
         try:
             problems = msgspec.convert(read_json(self.path / name), list[Problem])
@@ -133,7 +133,7 @@ class RunFolder:
         return problems if all(p.code and p.where and p.message and p.remedy for p in problems) else []
 
     def add_to_quarantine(self, problems: Sequence[Problem]) -> None:
-        """Name samples that are left out from now on, behind those that the run has left out before it was resumed."""
+        """Add samples that turned out to be broken, and are left out, to those from before the run was resumed."""
         named = dict.fromkeys([*self.read_problems(QUARANTINE), *problems])
         write_json(self.path / QUARANTINE, [problem.as_dict() for problem in named])
 

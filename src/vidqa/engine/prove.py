@@ -69,7 +69,7 @@ def prove(spec: TrainSpec, run: RunFolder) -> int:
     samples = prepare_training(spec, planner, world, run).train
     ranks_and_device = (world.data_ranks, world.device.type)
     alone, shared = (Steps(with_values(spec, {KEY: share}), samples, *ranks_and_device) for share in (False, True))
-    alone.order = shared.order  # so that both take the same samples in a step
+    alone.order = shared.order  # so that a step has the same samples in both
     step = _first_step_that_shares(shared, total_steps(spec, len(samples)))
     with load_sharded(folder, spec.policy, spec.train, world, NO_RECOMPUTE) as model:
         pass

@@ -88,7 +88,7 @@ def base_of(folder: Path) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Empty values alike, lists without their order, and patterns in theirs: the first that matches decides."""
+    """Normalize a value for comparison: one empty value, lists sorted, patterns in order: the first match decides."""
     value = tuple(value.items()) if isinstance(value, dict) else value
     return sorted(map(str, value)) if isinstance(value, list) else value or None
 

@@ -59,8 +59,8 @@ def explain(resolved: Resolved) -> str:
 
 
 def fingerprint(spec: Spec) -> str:
-    """sha256 of what the spec computes: canonical JSON of every key but those that do not change it. Of patterns with
-    values the order is part of it: the first that matches decides."""
+    """sha256 of the spec's canonical JSON, without keys that do not change what a run computes. The order of patterns
+    with values counts: the first match decides."""
     left_out = action_for(spec).ignored_keys
     values = {path: value for path, value in flat(spec).items() if path not in left_out}
     values |= {

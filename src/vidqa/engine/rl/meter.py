@@ -146,16 +146,16 @@ def _mean(values: np.ndarray) -> float:
 
 class EarlyStopping:
     """Stops a run after `rules.patience` measurements in a row beyond a bound. `rules` is the spec's engine.stop;
-    `trainer` are the facts of the checkpoint that a run resumes from: checkpoints of earlier versions count nothing."""
+    `trainer` are the facts of the checkpoint that a run resumes from, empty for a new run."""
 
     def __init__(self, rules: Any, trainer: Mapping[str, Any]) -> None:
         self.rules = rules
         self.start: dict[str, float] = dict(trainer.get("validation_start", {}))  # the metrics of the first validation
         counts = trainer.get("times_crossed", {}).items()
-        self.times_crossed = Counter({name: count for name, count in counts if getattr(rules, name)})  # in a row
+        self.times_crossed = Counter({name: count for name, count in counts if getattr(rules, name, None)})  # in a row
 
     def facts(self) -> dict[str, Any]:
-        """What a checkpoint records. A run that a rule has ended goes on with its patience anew."""
+        """What a checkpoint records. Where a rule ends the run, a resumed run counts from 0 again."""
         crossed = {} if self.stopping_rule else dict(self.times_crossed)
         return {"validation_start": dict(self.start), "times_crossed": crossed}
 

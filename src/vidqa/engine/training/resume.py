@@ -76,7 +76,7 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
         refused, differences = compare(start.folder, start.trainer, facts, base, names)
         if refused:
             raise RESUME_MISMATCH.error(start.folder, "; ".join(refused))
-        # Of reinforcement learning a step may hold several updates of the optimizer.
+        # A step of reinforcement learning may have several optimizer updates.
         load_state(start.folder, start.trainer.get("updates", start.step), model, optimizer, world)
     if world.is_main:
         run.forget_metrics_after(start.step if start.folder else -1)  # step 0 is measured again

@@ -94,7 +94,7 @@ class Settings(Strict):
     stop: Stop = Stop()
 
     def text(self, name: str) -> str:
-        """What an input settings.KEY stands for: the same text for equal values."""
+        """The value of an input settings.KEY as text, the same for equal values."""
         return json.dumps(self.model_dump(mode="json").get(name.removeprefix("settings.")), sort_keys=True)
 
 
@@ -217,7 +217,7 @@ def take(state: LoopState, event: Event) -> None:
 
 def _finished(state: LoopState, event: Event) -> None:
     done = StageState.model_validate({name: event[name] for name in StageState.model_fields if name in event})
-    # By the settings of then: an earlier version wrote fingerprints of other texts.
+    # From the settings at that time: an earlier version may have written fingerprints of another text.
     done.inputs |= {
         name: fingerprint(state.settings.text(name)) for name in done.inputs if name.startswith("settings.")
     }

@@ -194,7 +194,7 @@ def study_of(folder: Path, settings: Settings) -> Study:
 
 
 def with_constant_rate(study: Study) -> Study:
-    """Fix a constant learning rate after warm-up for trials with rungs, unless the user set or searches the decay."""
+    """Take the learning rate's decay out of a search with rungs, whose trials have a constant rate, unless named."""
     settings = study.settings
     if not study.algorithm.has_rungs or DECAY in {*settings.ranges, *settings.fixed, *settings.only}:
         return study

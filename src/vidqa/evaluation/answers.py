@@ -73,7 +73,7 @@ def parse_pair(
 
 
 def _expect(gt: str, question: str, task_type: str) -> tuple[str, Parsed]:
-    """`_expected`, cached for short ground truths; of a question, only its options affect the result."""
+    """Call `_expected`, cached for short ground truths; of a question, only its options affect the result."""
     context = question if task_type or options_of(question) else ""
     return (_expected if len(gt) <= _REMEMBERED else _expected.__wrapped__)(gt, context, task_type)
 
@@ -281,7 +281,7 @@ _DIRECTION_WORD = re.compile(r"\b(" + "|".join(sorted(_DIRECTIONS, key=len, reve
 
 
 def _direction(text: str, question: str) -> Reading | None:
-    """left, right or straight: the only one in the text, the one after "answer", or that of the chosen option."""
+    """Direction: left, right or straight; the only one in the text, the one after "answer", or the chosen option's."""
     named = [_DIRECTIONS[word[1].lower()] for word in _DIRECTION_WORD.finditer(text) if not _is_denied(text, word)]
     if len(set(named)) == 1:
         return Reading(named[0])

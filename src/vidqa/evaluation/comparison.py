@@ -67,7 +67,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """better, worse, or not told apart: both the interval and the test must be significant."""
+        """The verdict (better, worse, not told apart): both the interval and the test must be significant."""
         if self.p_corrected >= LEVEL or self.ci95[0] <= 0 <= self.ci95[1]:
             return "not told apart"
         return "better" if self.difference > 0 else "worse"

@@ -1,4 +1,4 @@
-"""report.html of an evaluation and the page of a comparison: scores, and failures with frames of their videos.
+"""The pages of an evaluation (report.html) and of a comparison: scores, and failures with frames of their videos.
 
     python -m vidqa.evaluation.pages RUN_FOLDER        writes report.html of reinforcement learning
 

@@ -159,7 +159,7 @@ class Rewards:
     """The rewards of a `reward_function`, with the overlong penalty of a policy table. The context ends processes."""
 
     def __init__(self, reward_function: Any, policy: Any, longest: int, timeout_s: float) -> None:
-        """`longest` is the maximum number of tokens of a completion. Raises USER_FUNCTION for a missing file."""
+        """Load rewards of completions of at most `longest` tokens. Raises USER_FUNCTION for a missing file."""
         self.weights = reward_weights(reward_function)
         self.overlong, self.longest = policy.overlong_reward, longest
         self.users = {name: UserReward(name, timeout_s) for name in self.weights if name not in REWARDS}

@@ -33,7 +33,7 @@ def as_text(value: object) -> str:
 
 
 def clean(value: object) -> str:
-    """`as_text`, truncated to LONGEST characters, with full-width and other variants of characters unified (NFKC)."""
+    """Bounded `as_text`: at most LONGEST characters, with full-width and other character variants unified (NFKC)."""
     text = as_text(value)
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 2]}\n{text[-LONGEST // 2 :]}"

@@ -86,7 +86,7 @@ def _image(path: str, member: str | None, no_video: ProblemError) -> np.ndarray:
 
 
 def _resized(pixels: np.ndarray, width: int) -> Image.Image:
-    """uint8 [H, W, 3] as an image, `width` pixels wide."""
+    """An image, `width` pixels wide, of uint8 [H, W, 3]."""
     height = max(2, round(width * pixels.shape[0] / pixels.shape[1] / 2) * 2)
     return Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
 

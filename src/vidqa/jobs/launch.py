@@ -271,7 +271,7 @@ def with_image(where: Platform, settings: Any, resources: Resources, *, fetch: b
 
 
 def with_image_unasked(where: Platform, settings: Any, resources: Resources) -> tuple[Resources, list[Problem]]:
-    """`with_image` for a dry run: nothing is fetched, and a missing agreement to the image is a warning."""
+    """Result of `with_image` for a dry run: nothing is fetched, and a missing agreement to the image is a warning."""
     try:
         return with_image(where, settings, resources, fetch=False), []
     except ProblemError as unpinned:

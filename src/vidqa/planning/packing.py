@@ -60,7 +60,7 @@ class StepOrder:
 
     @cached_property
     def _epoch(self) -> Callable[[int], np.ndarray]:
-        """`_shuffled`, cached: dataloader, training and metrics request each step, in several threads. Shuffling a
+        """Cached `_shuffled`: dataloader, training and metrics request each step, in several threads. Shuffling a
         million samples takes 16 ms, and joining their groups a third of a second."""
         return lru_cache(EPOCHS_CACHED)(self._shuffled)
 

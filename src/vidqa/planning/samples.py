@@ -107,8 +107,8 @@ class Planner:
     """Plan records for one model and one VisionSpec; caches the header of every file."""
 
     def __init__(self, model_folder: Path, vision: object, prompting: Prompting) -> None:
-        """`vision` is the spec's table with the keys of VISION_KEYS. Raises ProblemError if the model folder cannot be
-        read, or does not support one of these keys."""
+        """Take `vision`, the spec's table with the keys of VISION_KEYS. Raises ProblemError if the model folder cannot
+        be read, or does not support one of these keys."""
         self.folder = model_folder
         self.family = family_of(model_folder)
         self.geometry = self.family.geometry(model_folder)

@@ -1,4 +1,4 @@
-"""media_probe.parquet: the result of decoding each file, so that an unchanged file is not decoded again."""
+"""The table media_probe.parquet: the result of decoding each file, so that an unchanged file is not decoded again."""
 
 from __future__ import annotations
 

@@ -279,7 +279,7 @@ def _answers(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
 
 
 def _moments(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
-    """Adam's moments in 8 bits, if all parameters train."""
+    """Adam's moments in 8 bits; those of LoRA are negligible."""
     if train_spec.policy.lora is None and train_spec.train.optm_name == "AdamW":
         yield {"train.optm_name": "AdamW8bit"}
 

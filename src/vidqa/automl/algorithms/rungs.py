@@ -63,7 +63,7 @@ def brackets(fidelity: Fidelity, max_trials: int) -> list[Bracket]:
 
 
 def climb(rungs: Sequence[int], sizes: Iterable[float]) -> float:
-    """Total cost in whole trainings of trials, `sizes` of which reach the end of each rung."""
+    """Total cost, in whole trainings, of trials if `sizes` of them reach the end of each rung."""
     return sum(size * (end - begin) for size, begin, end in zip(sizes, (0, *rungs), rungs, strict=False)) / rungs[-1]
 
 

@@ -47,7 +47,7 @@ ROUNDS = 30  # iterations of k-means
 
 @dataclass(frozen=True)
 class Slice:
-    """`n` readable answers, `wrong` of them; `rate` is that share, `lift` its ratio to the share of all answers."""
+    """A slice: `n` readable answers, `wrong` of them; their share `rate`; `lift`, its ratio to that of all answers."""
 
     dimension: str
     name: str

@@ -59,7 +59,7 @@ class Changed(Table):
 
 
 class ComparisonTable(Table):
-    """comparison.json."""
+    """The content of comparison.json."""
 
     verdict: Literal["better", "worse", "not told apart"]
     whole: Whole
@@ -75,7 +75,7 @@ class Suspect(Table):
 
 
 class AuditQueue(Table):
-    """audit.json."""
+    """The content of audit.json."""
 
     items: list[Suspect]
 
@@ -89,7 +89,7 @@ class KindScores(Table):
 
 
 class Scores(Table):
-    """metrics.json of an evaluation; accuracy is None if no question has an expected answer."""
+    """The content of an evaluation's metrics.json; accuracy is None if no question has an expected answer."""
 
     headline: str | None
     n: int = Field(ge=0)

@@ -137,7 +137,7 @@ def _words(key: str, text: str) -> list[str]:
 
 
 def _check_sets(settings: Settings, training: spec.TrainSpec) -> None:
-    """Raises USAGE and CURATION_LEAK; preflight later checks what depends on the content of files."""
+    """Check the folders of sets. Raises USAGE and CURATION_LEAK; preflight later checks the content of files."""
     sets = settings.sets
     folders = {name: place for name in ("selection", "pool", "kpi", "test") if (place := getattr(sets, name))}
     for name, place in folders.items():
@@ -215,7 +215,7 @@ def _require_apart(folders: dict[str, str], training: spec.TrainSpec) -> None:
 
 
 def _require_free(folder: Path) -> None:
-    """Raise DEFT_FOLDER if the folder is in use, except by recipes of a killed `init` or unfinished files (.NAME)."""
+    """Raise DEFT_FOLDER if the folder has files besides recipes of a killed `init` and unfinished ones (.NAME)."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     others = [name for name in names if name not in (TRAIN_SPEC, EVALUATE_SPEC) and not name.startswith(".")]
     if folder.exists() and not folder.is_dir():

@@ -63,7 +63,7 @@ def options_of(script: str, own: Sequence[str], further: Sequence[str]) -> dict[
 
 
 def announced_options(script: str, own: Mapping[str, object], further: Sequence[str]) -> dict[str, Any]:
-    """`options_of` with the loop's options by name; prints the command."""
+    """Call `options_of` with the loop's options by name, and print the command."""
     words = words_of(own)
     fields = options_of(script, words, further)
     announce(script, *words, *further)

@@ -161,8 +161,8 @@ class Observed:
 
 
 def run_folder_log(job: Submitted, position: int) -> tuple[bytes, int]:
-    """log.txt of the run folder from byte `position` on (negative: the last bytes), and the position after it. Raises
-    FILE_REFUSED."""
+    """Bytes of the run folder's log.txt from `position` on (negative: the last bytes), and the position after them.
+    Raises FILE_REFUSED."""
     return read_log_file(job.log, position)
 
 

@@ -140,7 +140,7 @@ def ended(job: Submitted, exit_code: int, status: EngineStatus, log_tail: str) -
 
 
 def ended_here(job: Submitted, exit_code: int) -> Observed:
-    """`ended` for a job whose run folder can be read from here."""
+    """Result of `ended` for a job whose run folder can be read from here."""
     return ended(job, exit_code, EngineStatus.parse(job.run.read_status()), tail(run_folder_log, job))
 
 

@@ -146,7 +146,7 @@ def _stock(sizes: Sizes, parameters: int, setup: AnsweringSetup, reading: Readin
     text, vision, compute = sizes.text, sizes.vision, setup.compute
     feature = compute * vision.out / vision.merge**2
     pixels = (FLOAT * vision.patch_values + PLACE_BYTES) * reading.patches
-    copied = compute != FLOAT  # pixels before the first layer, and heads before their rotation in float32
+    copied = compute != FLOAT  # of pixels in compute precision, and of heads for the rotation in float32
     block = max(
         (5 * compute + (5 + 2 * copied) * FLOAT) * vision.hidden,  # rotation of heads
         (10 * compute + FLOAT) * vision.hidden,  # after attention

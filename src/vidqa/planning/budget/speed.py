@@ -183,7 +183,7 @@ def mfu_on(card: Gpu, mfu: float, measured_on: Gpu) -> float:
 
 
 def _relative_step_time(card: Gpu) -> float:
-    """Time of a step relative to that on MEASURED_ON, each GPU at the same share of its peak in matrix products."""
+    """Time of a step relative to that on MEASURED_ON, both scaled to the same bf16 peak."""
     base = GPUS[MEASURED_ON]
     return 1 - BANDWIDTH_SHARE + BANDWIDTH_SHARE * (card.peak / base.peak) * (base.bandwidth / card.bandwidth)
 

@@ -70,7 +70,7 @@ class Cluster:
         return listed.get("items", []), listed["metadata"]["resourceVersion"]
 
     def watch_pods(self, selector: str, version: str, timeout_s: float) -> Iterator[tuple[str, Json]]:
-        """(ADDED | MODIFIED | DELETED, pod) from `version` on until the server ends it. Raises ApiError (410 too)."""
+        """Yield (ADDED | MODIFIED | DELETED, pod) from `version` until the server ends. Raises ApiError (410, too)."""
         query = [
             ("labelSelector", selector),
             ("watch", "true"),

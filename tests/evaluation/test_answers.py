@@ -50,6 +50,13 @@ YES_NO = [
     ("Yes <think>was that right?</think>", "yes"),
     (r"\boxed{Yes}", "yes"),
     ("At first it looks like yes. It never stops.\nNo.", "no"),
+    ("Yes. Actually, no.", "no"),
+    ("No. Actually yes, it stops at 3 s.", "yes"),
+    ("Yes. Wait, no, it goes on.", "no"),
+    ("Wait, no. Yes.", "no"),
+    ("The answer is yes. Correction: no.", "no"),
+    ("Yes. Actually, no cars are there.", "yes"),
+    ("Yes. No wait, yes.", "yes"),
     (True, "yes"),
 ]
 NOT_YES_NO = [
@@ -62,6 +69,8 @@ NOT_YES_NO = [
     "That is not true.",
     "The answer is not yes.",
     "Yes, it brakes.\nNo.",
+    "Yes. Wait, let me check. No, it goes on.",
+    "Yes? No.",
     "eyes",
 ]
 
@@ -216,6 +225,7 @@ DIRECTIONS = [
     ("(B)", "right"),
     ("C. straight", "straight"),
     ("It does not turn left but right.", "right"),
+    ("Left. Actually, right.", "right"),
 ]
 
 
@@ -259,6 +269,7 @@ CUT = [
     ("the red circle", "the red circle", "truncated"),
     ("3", "35", "truncated"),
     ("B. the blue tr", "B", "parsed"),
+    ("B. Actually, A", "B", "truncated"),
     ("It may be the answer is B", "B", "truncated"),
     ("", "yes", "truncated"),
     (None, "yes", "truncated"),

@@ -11,11 +11,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from vidqa.data.conversation import without_thinking
-from vidqa.evaluation.choices import Reading, options_of, read_letter, without_prefix
-from vidqa.evaluation.quantities import UNITS, is_number, parse_number, units_named
-from vidqa.evaluation.text import as_text, clean, normalise, plain
+from vidqa.evaluation.choices import RETRACTION, Reading, is_option, options_of, read_letter, without_prefix
+from vidqa.evaluation.quantities import UNITS, is_number, parse_number, says_none, units_named
+from vidqa.evaluation.text import as_text, clean, normalise, plain, tokens
 
-RULES = "vidqa.answers.v2"  # part of a recipe: scores by different rules are not comparable
+RULES = "vidqa.answers.v3"  # part of a recipe: scores by different rules are not comparable
 DIRECTION_TASK = "its_directionality"
 UNANSWERED = ("truncated", "unparsed", "empty")
 STATUSES = ("parsed", *UNANSWERED)
@@ -106,10 +106,11 @@ def _read(response: object, kind: str, question: str, finish_reason: object, tru
     cut = finish_reason == "length" and not final.closed
     if not final.text:
         return Parsed("", kind, "truncated" if cut else "empty")
-    reading = _find(kind, final.text, question, truth)
+    text = _corrected(kind, final.text, question)
+    reading = _find(kind, text, question, truth)
     if reading is None and final.text.casefold() == truth.casefold():
         reading = Reading(truth.casefold())  # verbatim, if its kind cannot parse it: "..."
-    if reading is None or (cut and not reading.settled):
+    if reading is None or (cut and not (reading.settled and text == final.text)):
         return Parsed("", kind, "truncated" if cut else "unparsed")
     return Parsed(reading.answer, kind, "parsed")
 
@@ -225,10 +226,13 @@ def _kind_seen(text: str) -> str:
 
 _YES_NO_WORD = re.compile(r"\b(yes|yeah|yep|true|no|nope|false)\b", re.IGNORECASE)
 _YES_NO_LEADS = re.compile(
-    r"\W{0,5}(yes|yeah|yep|true|no|nope|false)\b(?!\s*(?:or|and|/)\s*(?:yes|no|true|false)\b)", re.I
+    r"\W{0,5}(yes|yeah|yep|true|no|nope|false)\b(?!\s*\?|\s*(?:or|and|/)\s*(?:yes|no|true|false)\b)", re.I
 )
 _YES_NO_CUE = re.compile(r"\b(?:answer|conclusion)\b(?:\s+(?:is|would be|must be))?\W{0,4}(yes|no|true|false)\b", re.I)
-_YES_NO_LAST = re.compile(r"\n\W*(yes|true|no|false)\W*\Z", re.IGNORECASE)  # alone on the last line
+# Alone on the last line, or at the start of a sentence behind "wait", "actually".
+_YES_NO_LAST = re.compile(
+    rf"(?:\n\W*(?=\w+\W*\Z)|{RETRACTION}.{{0,300}}?[.!?\n]\s*(?=\w+[.,!]))(yes|true|no|false)\b", re.I | re.S
+)
 _DENIAL = re.compile(r"(?:\b(?:not|never)|n['’]t)\s+(?:\w+\s+){0,2}$", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"\s*(?:[.,;:!\"')]|$)")
 
@@ -295,6 +299,34 @@ def _direction(text: str, question: str) -> Reading | None:
     return Reading(_DIRECTIONS[option[1].lower()], chosen.settled) if option and chosen else None
 
 
+# A clause of its own behind a word that takes back: "actually, it's B", "no, wait: B", but not "3 cars wait, 2 turn".
+_CORRECTION = re.compile(
+    rf"(?<!\w[ \t])(?:(?:\b(?:but|hm+|oh|no)\s)?{RETRACTION}|\bno(?=\s?[,;–—]|\s-\s|[.!]\s+(?:it|[A-Z])\b))"
+    r"[\s,.;:!…–—-]{0,9}(?:(?:it|that)(?:['’]s|\s+(?:is|must\s+be))\s+|there\s+(?:is|are)\s+|i\s+(?:count|see|choose)\s+)?"
+    r"(?=((?:[^,.;:!?\n]|[.,:](?=\d)){1,80})(?:[.;!\n]|$|:(?!\s*(?:yes|no)\b)|,\s(?!(?:and|or)\b)[^\W\d]{2}))",
+    re.IGNORECASE,
+)
+
+
+def _corrected(kind: str, text: str, question: str) -> str:
+    """The text from the answer of its last self-correction on; all of it where it has none."""
+    corrections = reversed(list(_CORRECTION.finditer(text)) if kind != "text" else [])
+    return next((text[match.end() :] for match in corrections if _is_answer(kind, match[1], question)), text)
+
+
+def _is_answer(kind: str, text: str, question: str) -> bool:
+    """Whether a text is an answer of a kind and nothing else; a number may stand before what the question counts."""
+    if kind == "letter":
+        return is_option(text, options_of(question))
+    text = without_prefix(text)
+    if kind != "number":
+        return normalise(text) in (_YES | _NO if kind == "yes_no" else _DIRECTIONS)
+    words, named = text.split(), set(tokens(question))
+    while len(words) > 1 and words[-1].lower() in named:
+        words.pop()
+    return is_number(" ".join(words)) or says_none(text, question)
+
+
 def _find(kind: str, text: str, question: str, truth: str) -> Reading | None:
     """Parse `text` with the function of its kind."""
     if kind == "yes_no":
@@ -304,7 +336,7 @@ def _find(kind: str, text: str, question: str, truth: str) -> Reading | None:
     if kind == "direction":
         return _direction(text, question)
     if kind == "number":
-        number = parse_number(text, units_named(truth, question))
+        number = "0" if says_none(text, question) else parse_number(text, units_named(truth, question))
         return None if number is None else Reading(number)
     answer = normalise(without_prefix(text))
     return Reading(answer) if answer else None

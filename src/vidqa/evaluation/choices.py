@@ -147,10 +147,10 @@ _DENIED = re.compile(
 )
 _UNSURE = re.compile(r"\b(?:might|may|could|maybe|perhaps|possibly)\b", re.IGNORECASE)
 _CONDITION = re.compile(r"\b(?:if|unless|whether)\b(?!.*\bbut\b)", re.IGNORECASE | re.DOTALL)
-_TAKEN_BACK = re.compile(
-    r"\b(?:wait|hold on|actually|correction|scratch that|on second thought|or rather|i mean|let me re\w+)\b",
-    re.IGNORECASE,
+RETRACTION = (
+    r"\b(?:wait|hold on|actually|correction|scratch that|on second thoughts?|or rather|i mean|sorry|oops|my mistake)\b"
 )
+_TAKEN_BACK = re.compile(rf"{RETRACTION}|\blet me re\w+", re.IGNORECASE)
 _REASON = ("", "because", "since", "as", "for", "and", "or", "is", "but", "which", "so", "due", "not")
 
 
@@ -196,6 +196,13 @@ def _chosen(text: str, options: dict[str, str]) -> Reading | None:
         return Reading(leads, True)
     weak = _last_option(lines, options) or _named_option(text, options) or _only_option(text, options)
     return Reading(weak) if weak else None
+
+
+def is_option(text: str, options: dict[str, str]) -> bool:
+    """Whether a text is one option and nothing else: "B", "option (B)", "the blue truck"."""
+    text = without_prefix(text)
+    letter = _alone(text.translate(_FOLDED), options)
+    return (letter in options if options else letter is not None) or normalise(text) in map(normalise, options.values())
 
 
 def _alone(line: str, options: dict[str, str]) -> str | None:

@@ -9,8 +9,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
-from vidqa.evaluation.choices import ANSWER_NOUN, CLAUSE, LINK
+from vidqa.evaluation.choices import ANSWER_NOUN, CLAUSE, LINK, without_prefix
 from vidqa.evaluation.numerals import TOKEN, numeral_at
+from vidqa.evaluation.text import tokens
 
 _ALIASES = {
     "seconds": "s sec secs second 秒 초",
@@ -92,6 +93,15 @@ _JOINED = re.compile(
 )
 _CLAUSE_END = re.compile(rf"[.:;,\n(]|\s[{_DASHES}]\s")
 
+_COUNTED = re.compile(r"\b(?:how\s+many|count|number\s+of)\b([^.?!\n]*)", re.IGNORECASE)
+_NONE = re.compile(
+    r"\W{0,3}(?:(?:(?:there(?:\s+(?:is|are|was|were)|['’]s)|i\s+(?:can\s+)?(?:see|count))\s+)?(?:none|nobody|no[\s-]one|(?P<no>no))"
+    r"|(?:there\s+(?:is|are)|i\s+(?:do|can))\s?(?:n['’]t|not)\s+(?:see\s+)?any(?:one|body)?)\b"
+    r"(?P<rest>[^,.;:!?\n]*)(?:[.;:!\n]|$|,(?!\s*(?:but|except|apart|besides|only)\b))",
+    re.IGNORECASE,
+)
+_PLACES = {*tokens("is are was were can be in on at of this them there video clip scene seen visible present")}
+
 
 class Quantity(NamedTuple):
     """A number in a text, in canonical form with its unit unless expected; `value` is None if it is ambiguous."""
@@ -134,6 +144,21 @@ def parse_number(text: str, units: frozenset[str]) -> str | None:
     if alone:
         return alone[0] if len(set(alone)) == 1 else None
     return numbers[0].value if _leads(text, numbers) else None
+
+
+def says_none(text: str, question: str) -> bool:
+    """Whether a text without a number answers 0 to a question that counts: "none", "nobody", and "no" before the words
+    of what is counted: "no cars are visible" is an answer to "How many cars are there?" alone."""
+    match = _NONE.match(without_prefix(text)) if (counted := _COUNTED.findall(question)) else None
+    if match is None or any(numeral_at(text, number) for number in TOKEN.finditer(text)):
+        return False
+    rest = _nouns(match["rest"])
+    return rest <= _nouns(" ".join(counted)) and (match["no"] is None or bool(rest))
+
+
+def _nouns(text: str) -> set[str]:
+    """The words that tell what is counted, without their plural."""
+    return {"person" if word == "people" else word.removesuffix("s") for word in {*tokens(text)} - _PLACES}
 
 
 def _prepared(text: str) -> str:

@@ -52,7 +52,9 @@ def test_each_variant_is_a_clip_with_its_provenance(annotated: Path, tmp_path: P
     assert records[0].question != "Is the door open?" and "Is the door open?" in records[0].question
     assert records[1].question == "Is the door closed?"
     swapped = "Does it move right or to the left?" if name == "flip" else "Does it move left or to the right?"
-    assert records[2].question == swapped and "data:image/jpeg" in (out / "preview.html").read_text()
+    page = (out / "preview.html").read_text()
+    assert records[2].question == swapped and "data:image/jpeg" in page and f'class="truth">{records[2].answer}' in page
+    assert f"of q0 · {name} · " in page and ("× as fast" in page) is (name == "speed")
 
 
 def test_the_same_seed_makes_the_same(annotated: Path, tmp_path: Path) -> None:
@@ -70,6 +72,15 @@ def test_what_moves_moments_is_left_out_where_times_matter(annotated: Path, tmp_
     annotated.write_text(json.dumps(rows))
     request = Augmentation(annotations=annotated, out=tmp_path / "out", only=("shift", "speed"), variants=4)
     assert {row["curation"]["variant"] for row in augment(request)[0]} == {"encode"}
+
+
+def test_the_preview_has_frames_of_every_clip_of_a_question(annotated: Path, tmp_path: Path) -> None:
+    rows = json.loads(annotated.read_text())[:1]
+    turns = [{"from": "human", "value": "<video>\n<video>\nIs the door open?"}, {"from": "gpt", "value": "Yes."}]
+    annotated.write_text(json.dumps([{**rows[0], "video": ["a.mp4", "broken.mp4"], "conversations": turns}]))
+    augment(Augmentation(annotations=annotated, out=tmp_path / "out"))
+    page = (tmp_path / "out/preview.html").read_text()
+    assert "Is the door closed?" in page and page.count("data:image/jpeg") == 6 and page.count("No frames: ") == 1
 
 
 def test_a_flip_turns_pictures_around() -> None:

@@ -145,19 +145,14 @@ def _with_turn(record: Record, question: str, answer: str) -> Record:
     return replace(record, turns=tuple(turns))
 
 
-def _shown_text(value: str | list[dict[str, Any]]) -> str:
-    return value if isinstance(value, str) else "\n".join(part["text"] for part in value if "text" in part)
-
-
 def write_preview(folder: Path, rows: Sequence[Row]) -> None:
     """Write a page of new rows with frames. Raises ENV_DISK_SPACE."""
     shown = []
     for row in rows[:SHOWN]:
-        turns = [_shown_text(turn["value"]) for turn in row["conversations"]]
-        frames = card_frames(row.get("video") or row.get("image") or "", FRAMES)
-        shown.append({"id": row["id"], "turns": turns, "curation": row["curation"], **frames})
-    template = "gaps/curation/preview.html.j2"
-    html = page(template, title="New rows", rows=shown, count=len(rows), kinds=counted(rows))
+        media = row.get("video") or row.get("image") or ""
+        names = [media] if isinstance(media, str) else media
+        shown.append({**row, "cards": [card_frames(name, FRAMES) for name in names]})
+    html = page("gaps/curation/preview.html.j2", title="New rows", rows=shown, count=len(rows), kinds=counted(rows))
     write_page(folder / PREVIEW, html)
 
 

@@ -60,7 +60,8 @@ def test_a_study_begins_with_the_template_and_ends_with_a_report(
     assert chosen["number"] == best.number
     assert Path(chosen["train_run"]).is_relative_to(study / f"finals/{best.number}/seed-7") and chosen["train_run"]
     page = (study / "report.html").read_text()
-    assert "<polyline" in page and (study / "optuna.log").is_file()
+    assert "<polyline" in page and 'viewBox="0 0 1000 48" preserveAspectRatio="none"' in page, "as wide as the page"
+    assert (study / "optuna.log").is_file()
     assert page.count("<circle") >= 4 and f"trial {best.number}: {RATE} = {best.values[RATE]}" in page, "slices"
     assert f"wrote {study / 'report.html'}" in report(study).text
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(study / "optuna.log")))

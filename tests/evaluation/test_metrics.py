@@ -156,7 +156,7 @@ def test_a_model_that_gives_one_answer_only_is_named():
 
 
 def test_metrics_that_are_not_available_are_said():
-    assert [p.severity for p in metric_problems(("bertscore", "nonsense"))] == ["warning", "warning"]
+    assert [p.severity for p in metric_problems(("bertscore", "similarity"))] == ["warning", "warning"]
     problems = score([], text_metrics=("bertscore",))["problems"]
     assert [p["code"] for p in problems] == ["METRIC_UNAVAILABLE"]
 

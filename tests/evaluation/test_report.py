@@ -136,12 +136,15 @@ def test_unreadable_posters_are_a_problem(tmp_path, content):
 
 
 def test_every_failure_is_a_card_with_frames(tmp_path, video):
-    items = [wrong(1), wrong(2, response="yes"), wrong(3, response="eh")]
+    items = [wrong(1), wrong(2, response="yes"), wrong(3, response="eh"), wrong(4, gt="no")]
+    items += [wrong(5, gt="no", response="<think>")]
     page = made(tmp_path, items, posters=lambda item: poster_frames(str(video), None, [0, 20]))
     cards = page.all("article")
-    assert [(card["data-kind"], card["data-error"]) for card in cards] == [("yes_no", "wrong"), ("yes_no", "unparsed")]
-    assert len(page.all("img")) == 4 and all(i["src"].startswith("data:image/jpeg;base64,") for i in page.all("img"))
-    assert "/data/3.mp4" in page.text and "/data/2.mp4" not in page.text and "33.3\N{NO-BREAK SPACE}%" in page.text
+    assert [card["data-error"] for card in cards] == ["wrong", "unparsed", "truncated"]
+    assert {card["data-kind"] for card in cards} == {"yes_no"}
+    assert {"class": "panel wide"} in page.all("div"), "no, yes, (unparsed) and (truncated) need the whole width"
+    assert len(page.all("img")) == 6 and all(i["src"].startswith("data:image/jpeg;base64,") for i in page.all("img"))
+    assert "/data/3.mp4" in page.text and "/data/2.mp4" not in page.text and "40.0\N{NO-BREAK SPACE}%" in page.text
 
 
 def test_nothing_a_model_or_user_says_becomes_markup(tmp_path):
@@ -156,7 +159,8 @@ def test_the_majority_baseline_and_a_model_with_one_answer_are_on_the_page(tmp_p
     items = [wrong(n, gt="no") for n in range(9)] + [wrong(n) for n in range(9, 12)]
     page = made(tmp_path, items)
     assert "Majority-class baseline: 75.0 % (dotted line): yes_no “no”" in " ".join(page.text.split())
-    assert "METRIC_ONE_ANSWER yes_no: all 12 answers are 'no'; expected are 9 x 'no', 3 x 'yes'" in page.text
+    problem = "METRIC_ONE_ANSWER at yes_no: all 12 answers are 'no'; expected are 9 x 'no', 3 x 'yes'"
+    assert problem in " ".join(page.text.split())
     assert [mark["title"] for mark in page.all("s")] == ["majority-class baseline: 75.0\N{NO-BREAK SPACE}%"] * 2
 
 

@@ -91,7 +91,13 @@ def test_what_is_like_the_gaps_is_found_with_both_answers(world: World) -> None:
     table = pq.read_table(world.root / "out/mined.parquet").to_pylist()
     assert [row["sample_id"] for row in table] == [row["id"] for row in rows]
     page = (world.root / "out/mined.html").read_text()
-    assert ASKED in page and "data:image/jpeg" in page and "5 mined</p>" in page and "similarity 0.9" in page
+    assert (
+        ASKED in page
+        and "data:image/jpeg" in page
+        and "5 mined</p>" in page
+        and "No frames: " in page
+        and "similarity 0.9" in page
+    )
     control = load_records(world.root / "out/control.json")
     assert len(control) == 15 and {record.id for record in control} != {record.id for record in records}
 

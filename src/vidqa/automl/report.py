@@ -38,9 +38,7 @@ from vidqa.evaluation.pages import points
 from vidqa.spec.keys import with_values
 
 BEST_SPEC, BEST_TRIAL, REPORT_PAGE, OPTUNA_JOURNAL = "best_spec.toml", "best.json", "report.html", "optuna.log"
-# Pixels of the charts.
-PARALLEL_WIDTH, PARALLEL_HEIGHT, PARALLEL_MARGIN = 1120, 300, 90  # the margin has room for a name of 25 letters
-SLICE_WIDTH, SLICE_HEIGHT, SLICE_MARGIN = 270, 170, 24
+AXIS_STEP = 48  # pixels from one of the parallel coordinates to the next
 OPTUNA_STATES: dict[State, str] = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}  # optuna's names
 IMPORTANCE_BINS = 3  # bins of a numeric range
 MIN_TRIALS = 6  # for the importance; with fewer, every parameter looks important
@@ -115,8 +113,8 @@ def _numbers(values: list[float]) -> str:
 
 
 def _text(data: dict[str, Any]) -> str:
-    lines = [f"winner: trial {data['winner']}, {data['best_values']}", ""]
-    lines.append(f"{'':24}{'in the search':>14}  {'re-runs':26}  test")
+    heading = f"{'':24}{'in the search':>14}  {'re-runs':26}  test"
+    lines = [f"winner: trial {data['winner']}, {data['best_values']}", "", heading]
     for row in data["table"]:
         searched = "-" if row["searched"] is None else f"{row['searched']:.5g}"
         lines.append(f"{row['who'][:23]:24}{searched:>14}  {_numbers(row['re_runs'])[:26]:26}  {_numbers(row['test'])}")
@@ -282,27 +280,17 @@ def _history_chart(study: Study, history: History) -> Drawn | None:
 
 
 def _parallel_coordinates(study: Study, ranked: list[Trial]) -> dict[str, Any]:
-    """Axes and lines of the parallel-coordinates chart. The best trials come last and darkest; the last axis is the
-    rank, 0..1 with the best at 1."""
+    """Axes, one below another so that any number fits any width, and lines of the parallel-coordinates chart. The best
+    trials come last and most opaque; the last axis is the rank, with the best at the right."""
     parameters = study.space.parameters
-    axes = [*(parameter.short_name for parameter in parameters), "rank"]
-    step = (PARALLEL_WIDTH - 2 * PARALLEL_MARGIN) / max(1, len(axes) - 1)
     lines = []
     for rank, trial in enumerate(reversed(ranked), 1):
-        brightness = rank / len(ranked)
-        units = [
-            parameter.unit(trial.values[parameter.name]) if parameter.name in trial.values else None
-            for parameter in parameters
-        ]
-        points = [
-            f"{PARALLEL_MARGIN + at * step:.1f},{PARALLEL_HEIGHT - 30 - unit * (PARALLEL_HEIGHT - 60):.1f}"
-            for at, unit in enumerate([*units, brightness])
-            if unit is not None
-        ]
-        opacity = f"{0.08 + 0.92 * brightness**3:.2f}"
-        lines.append({"points": " ".join(points), "opacity": opacity, "name": f"trial {trial.number}"})
-    ticks = [{"name": name, "x": round(PARALLEL_MARGIN + at * step, 1)} for at, name in enumerate(axes)]
-    return {"axes": ticks, "lines": lines, "width": PARALLEL_WIDTH, "height": PARALLEL_HEIGHT}
+        share = rank / len(ranked)
+        values = [(at, p.unit(trial.values[p.name])) for at, p in enumerate(parameters) if p.name in trial.values]
+        points = " ".join(f"{1000 * unit:.1f},{at * AXIS_STEP}" for at, unit in [*values, (len(parameters), share)])
+        lines.append({"points": points, "opacity": f"{0.08 + 0.92 * share**3:.2f}", "name": f"trial {trial.number}"})
+    axes = [*(parameter.short_name for parameter in parameters), "rank"]
+    return {"axes": list(enumerate(axes)), "lines": lines, "step": AXIS_STEP}
 
 
 def _parameter_charts(study: Study, history: History) -> list[dict[str, Any]]:
@@ -313,18 +301,14 @@ def _parameter_charts(study: Study, history: History) -> list[dict[str, Any]]:
     charts = []
     for parameter in study.space.parameters:
         dots = []
-        for trial in history.completed:
-            if parameter.name not in trial.values:
-                continue
-            value = trial.values[parameter.name]
-            height = (results[trial.number] - low) / (high - low) if high > low else 0.5
-            text = f"trial {trial.number}: {parameter.name} = {value}, {trial.objective:.5g}"
-            x = SLICE_MARGIN + parameter.unit(value) * (SLICE_WIDTH - 2 * SLICE_MARGIN)
-            y = SLICE_HEIGHT - SLICE_MARGIN - height * (SLICE_HEIGHT - 2 * SLICE_MARGIN)
-            dots.append({"x": f"{x:.1f}", "y": f"{y:.1f}", "text": text, "best": trial.number == history.winner})
+        for trial in (trial for trial in history.completed if parameter.name in trial.values):
+            value, number = trial.values[parameter.name], trial.number
+            height = (results[number] - low) / (high - low) if high > low else 0.5
+            text = f"trial {number}: {parameter.name} = {value}, {trial.objective:.5g}"
+            place = {"x": f"{24 + 222 * parameter.unit(value):.1f}", "y": f"{146 - 122 * height:.1f}"}
+            dots.append({**place, "text": text, "best": number == history.winner})
         values = ", ".join(map(str, parameter.options)) or parameter.values_text()
-        size = {"width": SLICE_WIDTH, "height": SLICE_HEIGHT}
-        charts.append({"name": parameter.short_name, "range": values, "dots": dots, **size})
+        charts.append({"name": parameter.short_name, "range": values, "dots": dots})
     return [chart for chart in charts if chart["dots"]]
 
 

@@ -71,11 +71,8 @@ def write_report(
 
 def _failure_cards(failures: Sequence[Item], posters: Posters) -> list[dict[str, Any]]:
     """The cards of failures with their frames; questions about one video share one decoding."""
-    images: dict[str, dict[str, Any]] = {}
-    for item in failures:
-        name = as_text(item["video_id"])
-        if name not in images:
-            images[name] = card_images(partial(posters, item))
+    items = {as_text(item["video_id"]): item for item in reversed(failures)}
+    images = {name: card_images(partial(posters, item)) for name, item in items.items()}
     return [{**_failure(item), **images[as_text(item["video_id"])]} for item in failures]
 
 

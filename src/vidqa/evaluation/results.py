@@ -174,7 +174,8 @@ def json_items(data: bytes, where: str, problems: ProblemCollector) -> Iterator[
 def usable(value: Any, file: str, index: int, problems: ProblemCollector) -> Item | None:
     """The element with text in every present field of FIELDS (a response may be None), or None if it cannot be used;
     its problems go to `problems`."""
-    if isinstance(value, dict) and _is_plain(value):
+    is_complete = isinstance(value, dict) and value.keys() >= {*FIELDS[:4]} and value["video_id"]
+    if is_complete and all(type(value.get(name, "")) is str for name in _READ):  # nearly every element
         return value
     where = f"{file}[{index}]"
     if not isinstance(value, dict):
@@ -182,7 +183,7 @@ def usable(value: Any, file: str, index: int, problems: ProblemCollector) -> Ite
         return None
     if "full_response" in value or "correct_answer" in value:
         value = {_COSMOS_REASON1.get(name, name): part for name, part in value.items()}
-    if not (_has(value, "sample_id") or _has(value, "video_id")):
+    if all(value.get(name) in (None, "") for name in ("sample_id", "video_id")):
         problems.add(RESULTS_FORMAT, where, "neither sample_id nor video_id: the sample cannot be named")
         return None
     for name in ("question", "response", "gt"):
@@ -196,21 +197,6 @@ def usable(value: Any, file: str, index: int, problems: ProblemCollector) -> Ite
         return None
     text = {name: as_text(value.get(name)) for name in _READ}
     return text if value.get("response") is not None else {**text, "response": None}
-
-
-def _is_plain(value: Item) -> bool:
-    """Whether nothing needs converting: true of nearly every element, so the test is made to be fast."""
-    get = value.get
-    return (
-        type(get("video_id")) is type(get("question")) is type(get("gt")) is type(get("response")) is str
-        and type(get("sample_id", "")) is type(get("kind", "")) is str
-        and type(get("answer_kind", "")) is type(get("finish_reason", "")) is str
-        and value["video_id"] != ""
-    )
-
-
-def _has(value: Item, name: str) -> bool:
-    return value.get(name) is not None and value[name] != ""
 
 
 def shown(value: object) -> str:

@@ -125,7 +125,7 @@ def suspects_of(answers: Sequence[ScoredAnswer], models: Mapping[str, Witness], 
             continue
         scores = {label: _score(evidence, others.get(label, 0), others) for label, evidence in against.items()}
         best = max(scores, key=lambda label: (scores[label], label))
-        reasons = [f"{name} says so" for name, odds in against[best] if odds > 0]
+        reasons = [f"suggested by {name}" for name, odds in against[best] if odds > 0]
         if others:
             reasons.append(f"{sum(others.values())} other labels of the same question about the same video differ")
         suspects.append(Suspect(at, best, round(scores[best], 4), tuple(reasons)))

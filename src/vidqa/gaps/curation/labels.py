@@ -88,7 +88,7 @@ def choices_like(ground_truth: str) -> list[str]:
 def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
     """Write the tasks in all formats."""
     write_json(folder / TASKS, list(tasks))
-    shown = [{**row, "frames": card_frames(row["media"], FRAMES)["frames"]} for row in tasks[:SHOWN]]
+    shown = [{**row, **card_frames(row["media"], FRAMES)} for row in tasks[:SHOWN]]
     write_page(
         folder / "annotate.html",
         page("gaps/curation/annotate.html.j2", title="Answer these", tasks=shown, more=len(tasks) - len(shown)),

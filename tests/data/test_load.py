@@ -381,9 +381,27 @@ def test_text_only_records_are_kept_with_a_warning(root: Path) -> None:
     assert len(load_records(root / "annotations.json")) == 1
 
 
-def test_a_flat_question_gets_its_own_conversation_as_remedy(root: Path) -> None:
-    problem = only_problem(root, {"video": "a.mp4", "question": "Why?", "answer": "So"})
-    assert '"value": "Why?"' in problem.remedy
+@pytest.mark.parametrize("answer", [3, ["So", "Thus"], None])
+def test_a_flat_question_needs_one_text_as_its_answer(root: Path, answer: Any) -> None:
+    assert only_problem(root, {"video": "a.mp4", "question": "Why?", "answer": answer}).code == "DATA_FIELD"
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"options": "a cup|a box"}, "options"),
+        ({"A": "a cup", "B": "a box"}, "A, B"),
+        ({"choices": ["A. a cup", "B. a box"]}, "choices"),
+        ({"options": ["open", "closed"]}, ""),
+        ({"candidates": ["A. open", "B. closed"]}, ""),
+        ({"a": "open", "options": 7}, ""),
+    ],
+)
+def test_options_that_the_question_does_not_list_are_named(root: Path, fields: dict[str, Any], names: str) -> None:
+    flat = {"video": "a.mp4", "question": "Is it (A) open or (B) closed?", "answer": "A", **fields}
+    problems = check_records(write(root, [flat]))[1]
+    expected = [("DATA_OPTIONS", f"id '0' {names}")] if names else []
+    assert [(problem.code, problem.where.partition(" ")[2]) for problem in problems] == expected
 
 
 def test_a_name_with_a_folder_too_many_gets_the_right_name(root: Path) -> None:

@@ -25,6 +25,7 @@ ROWS: dict[str, dict[str, Any]] = {
             {"role": "assistant", "content": [{"type": "text", "text": "A cup."}]},
         ]
     },
+    "a flat question": {"video": "a.mp4", "question": "What is it?", "answer": "A cup."},
 }
 
 

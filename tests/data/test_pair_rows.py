@@ -18,6 +18,7 @@ LISTED = [{"role": "user", "content": [{"type": "video"}, {"type": "text", "text
 HUMAN, GPT = {"from": "human", "value": "<video>\nIs it open?"}, {"from": "gpt", "value": "Yes"}
 SHAPES: dict[str, dict[str, Any]] = {
     "TRL, texts": {"video": "a.mp4", "prompt": "<video>\nIs it open?", "chosen": "Yes", "rejected": "No"},
+    "a flat question": {"video": "a.mp4", "question": "Is it open?", "chosen": "Yes", "rejected": "No"},
     "TRL, turns": {"prompt": ASK, "chosen": [YES], "rejected": [NO]},
     "TRL, media listed": {"videos": ["a.mp4"], "prompt": LISTED, "chosen": [YES], "rejected": [NO]},
     "TRL, parts": {

@@ -93,6 +93,7 @@ def test_keys_that_qwen_vl_utils_refuses_are_errors(
         (said(("user", "Q", {}), ("assistant", "A", {}), rejected_messages=[{}]), ["rejected_messages"]),
         (said(("user", "Q", {}), ("assistant", "A", {}), prompt="R", history=[["S", "B"]]), ["prompt", "history"]),
         (said(("user", "Q", {}), ("assistant", "A", {}), video_start=1, video="a.mp4"), ["video_start"]),
+        (said(("user", "Q", {}), ("assistant", "A", {}), start=1, end_time="9", video="a.mp4"), ["start", "end_time"]),
         (asked({"type": "video_url", "video_url": {"url": "a.mp4", "fps": 2}}), ["video_url.fps: its place is beside"]),
         (asked({"type": "video", "video": "a.mp4", "path": "b.mp4"}), ["path: video names the medium"]),
         (

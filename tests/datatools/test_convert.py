@@ -228,6 +228,16 @@ def test_prompt_forms(tmp_path: Path) -> None:
     assert again.facts["prompts"] == {"mcq": 2, "yes_no": 1}
 
 
+def test_columns_for_each_option_are_listed_and_a_window_goes_to_its_video(tmp_path: Path) -> None:
+    text = "video,question,A,B,answer,from,video_end\na.mp4,Which?,a cup,a box,B,0.5,1\na.mp4,Why?,it,she,A,,\n"
+    columns = {"video_start": "from"}
+    made = convert(csv(tmp_path, text), tmp_path / "annotations.json", "llava", forms=["mcq"], columns=columns)
+    first, second = load_records(tmp_path)
+    assert (first.answer, first.question.split("\n")[:3]) == ("B", ["Which?", "(A) a cup", "(B) a box"])
+    assert dict(first.media[0].keys) == {"video_start": 0.5, "video_end": 1.0} and second.media[0].keys == ()
+    assert made.problems == [] and "a" not in json.loads((tmp_path / "annotations.json").read_text())[0]
+
+
 @pytest.mark.parametrize("name", ["file", "path", "clip", "Filename"])
 def test_usual_names_of_the_video_column_are_understood(tmp_path: Path, name: str) -> None:
     table = csv(tmp_path, f"question,answer,{name},camera\nIs it open?,Yes,a.mp4,7\nWhat is it?,a cup,p.png,8\n")

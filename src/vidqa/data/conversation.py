@@ -30,6 +30,7 @@ OTHERS = {
     **dict.fromkeys(("chat_template", "chat_template_kwargs", "enable_thinking", "mm_processor_kwargs"), "settings"),
     **dict.fromkeys(("loss", "weight", "loss_scale", "train", "mask", "labels"), "what is learned"),
     **dict.fromkeys(VIDEO_KEYS, "the frames of a video; their place is the part of type video"),
+    **dict.fromkeys(("start", "end", "start_time", "end_time"), "the whole video is shown; see video_start"),
 }
 # A line break beside a tag belongs to the tag, as in NVIDIA's own loaders: in "<video>\\nWhy?" the question is "Why?".
 TAG = re.compile(r"\n?<(video|image)>\n?")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,11 @@ MEDIA = ("video", "videos", "image", "images")
 STRUCT = {"path", "bytes"}  # fields of Video and Image columns in tables
 ASK_LETTER = "Answer with the option's letter from the given choices directly."
 PAIRS = "qa_pairs"
+WINDOW = frozenset(("video_start", "video_end"))  # in seconds, outside of the question
+OPTION_FIELDS = frozenset(
+    ("options", "choices", "candidates", *"ABCDEFabcdef", *(f"option_{letter}" for letter in "abcdef"))
+)
+LETTER = re.compile(r"^\(?[A-Z][).:]\s*")  # prefix of an option
 
 
 def shaped(rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
@@ -27,25 +33,22 @@ def _rows_of(index: int, row: Any) -> Iterator[tuple[int, Any]]:
         yield index, row
         return
     row = _pair_row(with_media(_read_turns(row), _path))
-    pairs = row.get(PAIRS)
-    if pairs is None or "conversations" in row or "messages" in row:
-        yield index, row
-    elif isinstance(pairs, list) and pairs and all(isinstance(pair, dict) for pair in pairs):
-        rest = {name: value for name, value in row.items() if name != PAIRS}
+    if PAIRS not in row or "conversations" in row or "messages" in row:
+        yield index, _question_row(row)
+        return
+    rest = dict(row)
+    pairs = rest.pop(PAIRS)
+    if isinstance(pairs, list) and pairs and all(isinstance(pair, dict) for pair in pairs):
         for number, pair in enumerate(pairs):
-            yield index, {**rest, "id": f"{row.get('id', index)}-{number}", **_conversation(pair)}
-    elif isinstance(pairs, dict):
-        yield index, {**{name: value for name, value in row.items() if name != PAIRS}, **_conversation(pairs)}
+            yield index, _question_row({**rest, "id": f"{row.get('id', index)}-{number}", **_flat(pair)})
     else:
-        yield index, row
+        yield index, _question_row({**rest, **_flat(pairs)}) if isinstance(pairs, dict) else row
 
 
-def _conversation(pair: dict[str, Any]) -> dict[str, Any]:
-    """A conversation of a question with its choices and the correct letter, or of an open question and its answer."""
-    answer, text = answer_of(pair), question_text(pair)
-    answer_turns = [] if answer is None else [{"role": "assistant", "content": answer}]
-    question = pair.get("question", "") if text is None else text
-    return {"conversations": [{"role": "user", "content": question}, *answer_turns]}
+def _flat(pair: dict[str, Any]) -> dict[str, Any]:
+    """The question with its choices and the answer of a pair, as fields of a row."""
+    text = question_text(pair)
+    return {"question": pair.get("question", "") if text is None else text, "answer": answer_of(pair)}
 
 
 def question_text(pair: Mapping[str, Any]) -> str | None:
@@ -77,7 +80,7 @@ def _pair_row(row: dict[str, Any]) -> dict[str, Any]:
     chosen = row.get("chosen")
     if not chosen:
         return row
-    field = next((name for name in ("prompt", "conversations", "messages") if row.get(name)), "prompt")
+    field = next((name for name in ("prompt", "conversations", "messages", "question") if row.get(name)), "prompt")
     rejected, right = row.get("rejected"), _turns(chosen, "assistant")
     before = right[:-1] or _turns(row.get(field) or [], "user")
     if isinstance(rejected, list) and rejected[:-1] == right[:-1]:  # TRL's full conversations, both with the prompt
@@ -131,12 +134,36 @@ def _path(value: Any) -> Any:
     return value["path"] if is_path else value
 
 
-def question_row(row: Any) -> Any:
-    """Convert a row with `question` and `answer` fields to one with turns; other rows are unchanged."""
-    if not isinstance(row, dict) or {"conversations", "messages", PAIRS} & row.keys():
+def _question_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Convert a row with `question`, and perhaps `answer`, to one with turns; other rows are unchanged. Fields of WINDOW
+    are moved to a part for the video."""
+    if row.get("question") is None or {"conversations", "messages"} & row.keys():
         return row
-    if not {"question", "answer"} & row.keys():
-        return row
-    rest = {name: value for name, value in row.items() if name not in ("question", "answer")}
-    question, answer = row.get("question", ""), row.get("answer", "")
-    return {**rest, "conversations": [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]}
+    row = dict(row)
+    question, answer, video = row.pop("question"), row.pop("answer", None), row.get("video")
+    if WINDOW & row.keys() and isinstance(video, str) and "<video>" not in str(question):
+        window = {name: row.pop(name) for name in WINDOW & row.keys()}
+        question = [{"type": "video", "video": video, **window}, {"type": "text", "text": question}]
+    turns: list[dict[str, Any]] = [{"from": "human", "value": question}]
+    if answer is not None:  # a list of answers becomes a part, which is refused
+        turns.append({"from": "gpt", "value": [answer] if isinstance(answer, list) else answer})
+    return {**row, "conversations": turns}
+
+
+def options_beside(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return (names of fields, options) for options outside of the question: a list, a text separated by |, or a field
+    for each option. Both are empty for fewer than two options."""
+    names = sorted(OPTION_FIELDS & row.keys())
+    values: Any = [row[name] for name in names]
+    if len(values) == 1:
+        values = values[0].split("|") if isinstance(values[0], str) else values[0]
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        return [], []
+    options = [value.strip() for value in values if value.strip()]
+    return (names, options) if len(options) > 1 else ([], [])
+
+
+def unshown_options(row: Mapping[str, Any], question: str) -> str:
+    """The names of the fields with options that the question does not list; empty if it lists all."""
+    names, options = options_beside(row)
+    return "" if all(LETTER.sub("", option) in question for option in options) else ", ".join(names)

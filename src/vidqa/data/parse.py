@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any
 
 from vidqa.data import problems
 from vidqa.data.conversation import (
@@ -19,6 +18,7 @@ from vidqa.data.conversation import (
     turns_field,
     unused_in_record,
 )
+from vidqa.data.foreign_rows import unshown_options
 from vidqa.data.media import MediaSource, NotFound
 from vidqa.data.problems import ProblemCollector
 from vidqa.data.reader import type_name
@@ -81,7 +81,6 @@ class _Row:
         self.need_answers = reader.collector.need_answers
         self.findings = RowFindings(reader.collector, lambda: reader.place(reader.collector.file, index))
         self.turns = TurnReader(self.findings)
-        self.is_unasked = False
 
     def record(self) -> Record | None:
         if not isinstance(self.row, dict):
@@ -92,8 +91,9 @@ class _Row:
         spoken, listed = self.findings.attempt(self._conversation), self.findings.attempt(self._listed)
         if spoken is None or listed is None or self.findings.id is None:
             return None
-        is_asked = not self.is_unasked
-        self.turns.check_order(spoken, turns_field(self.row), need_answers=self.need_answers, is_asked=is_asked)
+        field = turns_field(self.row)
+        is_asked = bool(self.reader.prompt) or self.row.get(field) is not None
+        self.turns.check_order(spoken, field, need_answers=self.need_answers, is_asked=is_asked)
         spoken = self.findings.attempt(self._with_system, spoken)
         placed = spoken and self.findings.attempt(self._place, spoken, listed)
         if not placed:
@@ -101,7 +101,10 @@ class _Row:
         media, turns = placed
         source = self.reader.place(self.reader.name, self.index)
         fps, rejected = self.findings.attempt(self._video_fps), self.findings.attempt(self._rejected)
-        return Record(self.findings.id, turns, media, fps, self._kind(), source, self._provenance(), rejected)
+        record = Record(self.findings.id, turns, media, fps, self._kind(), source, self._provenance(), rejected)
+        if names := unshown_options(self.row, record.question):
+            self.findings.wrong(problems.OPTIONS, names, "the question does not list these options", severity="warning")
+        return record
 
     def _id(self) -> str:
         record_id = str(value := self.reader.id_of(self.index, self.row))
@@ -190,10 +193,13 @@ class _Row:
     def _conversation(self) -> list[Spoken]:
         field = turns_field(self.row)
         turns = self.row.get(field)
-        if turns is None and not self.need_answers:
-            return [self._question()]
+        if turns is None and not self.need_answers:  # only media, about which others know what to ask
+            return [Spoken("user", tidy(self.turns.pieces(self.reader.prompt, "user", "question")))]
         if turns is None:
-            self._conversation_missing()
+            keys = ", ".join(sorted(map(str, self.row))[:8]) or "nothing"
+            message = f"the record has neither `conversations` nor `messages` nor `question` (it has: {keys})"
+            self.findings.wrong(problems.FIELD, "conversations", message, self._records_inside())
+            raise Invalid
         if not isinstance(turns, list) or not turns:
             example = problems.EXAMPLE[problems.EXAMPLE.index('"conversations"') : -1]
             self.findings.invalid(field, "a list of at least one turn", turns, example)
@@ -216,26 +222,6 @@ class _Row:
             remedy = "leave one of the two out"
             self.findings.wrong(problems.FIELD, "system", "the conversation begins with another system turn", remedy)
         return spoken
-
-    def _question(self) -> Spoken:
-        """The turn of a record that is a question alone, or only media, without a question."""
-        question = self.row.get("question")
-        if question is None and not self.reader.prompt:
-            self.is_unasked = True
-            return Spoken("user", [])
-        question = self.reader.prompt if question is None else question
-        return Spoken("user", tidy(self.turns.pieces(question, "user", "question")))
-
-    def _conversation_missing(self) -> NoReturn:
-        keys = ", ".join(sorted(map(str, self.row))[:8])
-        question, answer = self.row.get("question"), self.row.get("answer")
-        remedy = self._records_inside()
-        if isinstance(question, str) and isinstance(answer, str):
-            turns = [{"from": "human", "value": question[:80]}, {"from": "gpt", "value": answer[:80]}]
-            remedy = f'write the question and the answer as "conversations": {json.dumps(turns)}'
-        message = f"the record has neither `conversations` nor `messages` (it has: {keys or 'nothing'})"
-        self.findings.wrong(problems.FIELD, "conversations", message, remedy)
-        raise Invalid
 
     def _place(
         self, spoken: list[Spoken], listed: dict[str, list[str]]

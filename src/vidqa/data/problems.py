@@ -48,6 +48,11 @@ LEFT_OUT = Code(
     "Complete files and rows (a label for the video, a text beside the medium, a value in the column), and take keys "
     "out where nothing is meant by them; the page on data sets lists those that are used.",
 )
+OPTIONS = Code(
+    "DATA_OPTIONS",
+    "A record has options beside a question that does not list them: the model does not see them.",
+    "List them in the question, as convert_dataset.py --prompt mcq does, or take them out of the record.",
+)
 USER_FUNCTION = Code(
     "USER_FUNCTION",
     "The user's function that gives records, scores answers or rewards completions cannot be found or loaded, failed, "

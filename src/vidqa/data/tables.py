@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from vidqa.data.foreign_rows import MEDIA, PAIRS, question_row
+from vidqa.data.foreign_rows import MEDIA, PAIRS, WINDOW
 from vidqa.data.media import kind_of
 from vidqa.data.problems import FIELD, SYNTAX, ProblemCollector
 
@@ -48,9 +48,10 @@ def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str]
                 line, last = last + 1, reader.line_num
                 if len(cells) == len(columns):
                     filled: dict[str, Any] = {n: cell for n, cell in zip(columns, cells, strict=True) if cell.strip()}
-                    if "video_fps" in filled:
-                        filled["video_fps"] = _number(filled["video_fps"])
-                    yield line, question_row(_with_medium(filled))
+                    for name in filled.keys() & {"video_fps", *WINDOW}:
+                        with suppress(ValueError):  # reading the row says what it should be
+                            filled[name] = float(filled[name])
+                    yield line, _with_medium(filled)
                 elif cells:
                     message = f"the row has {len(cells)} cells, there are {len(columns)} columns"
                     collector.add(SYNTAX, f"{path}:{line}", message)
@@ -97,13 +98,6 @@ def _with_medium(row: dict[str, Any]) -> dict[str, Any]:
         return row
     kind = "image" if kind_of(row[alias]) == "image" else "video"
     return {kind if name == alias else name: value for name, value in row.items()}
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def rename_fields(row: Any, renamed: Mapping[str, str], unseen: set[str]) -> Any:

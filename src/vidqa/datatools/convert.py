@@ -15,7 +15,8 @@ from vidqa.core.cli import USAGE
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.data import fingerprint
 from vidqa.data.conversation import split_thinking
-from vidqa.data.problems import ProblemCollector
+from vidqa.data.foreign_rows import options_beside
+from vidqa.data.problems import OPTIONS, ProblemCollector
 from vidqa.data.record import Record
 from vidqa.datatools.outputs import (
     MOST_NAMED,
@@ -110,7 +111,8 @@ def convert(
     }
     unused = [form for form, count in used.items() if not count]
     problems = [PROMPT.at("--prompt", f"{form} fits none of the records", severity="warning") for form in unused]
-    return Converted(facts, list(files), source.media_path, [*source.warnings, *problems, *left_out(dropped, out)])
+    read_with = [problem for problem in source.warnings if problem.code != OPTIONS.name or "mcq" not in forms]
+    return Converted(facts, list(files), source.media_path, [*read_with, *problems, *left_out(dropped, out)])
 
 
 def _prompted(
@@ -153,15 +155,6 @@ def _output(out: Path, to: str) -> Path:
         file = f"a file that ends in {ending}, or " if ending else ""
         raise USAGE.error(out, f"{to} is written to {file}a folder", "change --out, or --to")
     return out / f"annotations{ending}" if ending else out
-
-
-def _options(value: Any) -> list[str]:
-    """The options in a field: a list, or a text with | between them; empty for other values."""
-    if isinstance(value, str):
-        value = value.split("|")
-    if not isinstance(value, list) or not all(isinstance(option, str) for option in value):
-        return []
-    return [option.strip() for option in value if option.strip()]
 
 
 def _as_mcq(record: Record, options: list[str]) -> Record | None:
@@ -219,9 +212,10 @@ def _rewritten(record: Record, lines: list[str], answer: str) -> Record:
 def _in_form(record: Record, fields: dict[str, Any], forms: list[str]) -> tuple[Record, str | None]:
     """Return (the record in the first form that fits it, that form). Used options are removed from `fields`."""
     for form in forms:
-        formed = _as_mcq(record, _options(fields.get("options"))) if form == "mcq" else _as_yes_no(record)
+        names, options = options_beside(fields) if form == "mcq" else ([], [])
+        formed = _as_mcq(record, options) if form == "mcq" else _as_yes_no(record)
         if formed is not None:
-            if form == "mcq":
-                fields.pop("options", None)
+            for name in names:
+                del fields[name]
             return formed, form
     return record, None

@@ -26,5 +26,5 @@ RESUME_MISMATCH = Code(
     "The data, batch, seed, base model or trained part is not what the checkpoint was trained with: samples would be "
     "repeated or left out, or the saved weights mean something else; or a saved answer is not of this version.",
     "Restore what changed, such as the base model, trained parts and adapters of the earlier run, or start a new run "
-    "(train.resume = false), perhaps from its export.",
+    "from its export: build_spec.py train --model RUN/best.",
 )

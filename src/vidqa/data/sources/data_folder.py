@@ -15,7 +15,6 @@ from typing import Any
 
 from vidqa.core.files import absolute, annotations_in_folder, content_hash
 from vidqa.data.archive import is_archive
-from vidqa.data.foreign_rows import question_row
 from vidqa.data.media import MediaSource, kind_of, media_source
 from vidqa.data.media_cache import EmbeddedMedia
 from vidqa.data.problems import LEFT_OUT, ProblemCollector
@@ -114,7 +113,7 @@ def _rows_of(
         rows = enumerate(table_rows(file, collector)) if file.suffix in TABLES else read_rows(file, collector)
         for _, written in rows:
             row = rename_fields(written, renamed, unseen)
-            yield question_row(embedded.unpacked(row) if embedded else row)
+            yield embedded.unpacked(row) if embedded else row
 
 
 def _count(files: Sequence[Path], collector: ProblemCollector, renamed: Names) -> int:

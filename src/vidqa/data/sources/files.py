@@ -18,7 +18,6 @@ from typing import Any
 from vidqa.core.files import annotations_in_folder, content_hash
 from vidqa.core.user_function import UserFunction, UserFunctionError
 from vidqa.data.archive import is_archive, open_archive
-from vidqa.data.foreign_rows import question_row
 from vidqa.data.media import MediaSource, is_medium, kind_of, media_source
 from vidqa.data.problems import EMPTY, FILE_MISSING, ProblemCollector
 from vidqa.data.problems import USER_FUNCTION as FUNCTION_FAILED
@@ -111,7 +110,7 @@ def _open_function(path: str, media_path: str, renamed: Names) -> Source:
             if is_deep(row):
                 collector.add(FUNCTION_FAILED, f"{file}:{name}[{index}]", TOO_DEEP)
             else:
-                yield index, question_row(row)
+                yield index, row
         if index < 0 and not collector.errors:
             collector.add(EMPTY, f"{file}:{name}", "the function yields no record")
 

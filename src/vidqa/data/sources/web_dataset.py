@@ -17,7 +17,7 @@ from typing import Any
 
 from vidqa.core.files import content_hash
 from vidqa.data.archive import READ_ERRORS, is_archive
-from vidqa.data.foreign_rows import MEDIA, question_row
+from vidqa.data.foreign_rows import MEDIA
 from vidqa.data.media import MediaSource, kind_of, media_source
 from vidqa.data.media_cache import open_tar, plain_members
 from vidqa.data.problems import EMPTY, FILE_MISSING, LEFT_OUT, SYNTAX, TAR_BROKEN, ProblemCollector, shown_names
@@ -141,7 +141,7 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
         index, used = 0, set[str]()
         for shard in paths:
             for row in _shard_rows(shard, str(shard if media_path else shard.relative_to(folder)), used, collector):
-                yield index, question_row(row)
+                yield index, row
                 index += 1
         if not index and not collector.errors:
             collector.add(EMPTY, path, "no record is in the shards")

@@ -176,9 +176,8 @@ def run_of(tmp_path: Path, root: Path, *, lora: bool) -> Path:
     export.mkdir(parents=True)
     (run / "run.json").write_text("{}")
     words = ["--profile", "lora"] if lora else []
-    script(
-        "build_spec", "train", "--train-root", root, *words, "--set", "custom.vision.fps=2", "--out", run / "spec.toml"
-    )
+    words += ["--set", "custom.vision.fps=2", "--set", "engine.on_bad_sample=quarantine"]
+    script("build_spec", "train", "--train-root", root, *words, "--out", run / "spec.toml")
     (export / ("adapter_model.safetensors" if lora else "model.safetensors")).write_bytes(b"")
     (export / ("adapter_config.json" if lora else "config.json")).write_text("{}")
     (run / "best").symlink_to("safetensors/epoch_2")
@@ -197,6 +196,18 @@ def test_an_evaluation_sees_videos_as_its_parent_did(tmp_path: Path, root: Path,
         assert spec.model.model_name == str(run / model)
         assert (spec.vision.fps, spec.vision.nframes) == (2.0, None)
         assert (spec.model.enable_lora, bool(spec.model.base_model_path)) == (lora, lora)
+
+
+def test_what_goes_on_from_a_training_sees_what_the_training_saw(tmp_path: Path, root: Path) -> None:
+    run = run_of(tmp_path, root, lora=False)
+    again = ["train", "--model", run / "best", "--train-root", root]
+    for words in (again, [*again, "--set", "engine.objective=dpo"], ["quantize", "--parent-run", run]):
+        done = script("build_spec", *words, "--out", tmp_path / "s.toml")
+        assert done.returncode == 0, done.stderr
+        table = tomllib.loads((tmp_path / "s.toml").read_text())
+        vision = table.get("vision") or table["custom"]["vision"]
+        assert vision["fps"] == 2.0 and "nframes" not in vision
+    assert table["engine"]["on_bad_sample"] == "quarantine"  # the records are the training's, broken ones among them
 
 
 def test_an_adapter_can_be_quantized_and_asked_by_its_folder(tmp_path: Path, root: Path) -> None:

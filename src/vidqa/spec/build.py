@@ -16,7 +16,7 @@ from vidqa.spec.adapter_keys import is_adapter
 from vidqa.spec.cosmos import target_table, video_fps_problems
 from vidqa.spec.layers import Layer, parse_set, read_layer
 from vidqa.spec.models import TrainSpec
-from vidqa.spec.parent_layers import PARENT_LAYER, adapter_named, begun_with, model_keys, parent_layer, view_layer
+from vidqa.spec.parent_layers import PARENT_LAYER, begun_with, model_keys, parent_layer, view_layer
 from vidqa.spec.problems import CONFLICT, FILE, NO_RUN, VALUE
 from vidqa.spec.resolve import Resolved, resolve
 from vidqa.spec.rules import BARE_ID, unreached_steps
@@ -89,8 +89,8 @@ def _makers(request: Request) -> Iterator[Callable[[], Layer]]:
 def _model_layer(action: str, name: str) -> Layer:
     """The model key. For an adapter that is trained further or evaluated: also its base model and its keys."""
     models = actions.action(action).models
-    if action == "train" and (adapter := adapter_named(name)):
-        return Layer(f"--model {name}", begun_with(adapter))
+    if action == "train" and is_adapter(Path(name)):
+        return Layer(f"--model {name}", begun_with(Path(name)))
     if len(models) > 1 and is_adapter(Path(name)):
         return Layer("--model", model_keys(action, Path(name)))
     return Layer("--model", {next((model.name for model in models), "model"): name})

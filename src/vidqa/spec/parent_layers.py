@@ -79,9 +79,8 @@ def asked_model(name: str, which: str | None = None) -> dict[str, Any]:
 
 
 def view_layer(action: str, name: str) -> Layer | None:
-    """The sampling settings and the system prompt with which the model folder `name` was trained, if known. None for
-    other models, and for a supervised training, which may start from any weights with other settings."""
-    if "://" in name or action == "train" or actions.action(action).parent is None:
+    """The sampling settings and the system prompt with which the model folder `name` was trained; None if unknown."""
+    if "://" in name or actions.action(action).parent is None:
         return None
     view = trained_view(Path(name))
     trains = issubclass(actions.action(action).spec_model, TrainSpec)
@@ -153,15 +152,6 @@ def _adapter_of(home: Path, which: str) -> Path | None:
     return export if is_adapter(export) else None
 
 
-def adapter_named(name: str) -> Path | None:
-    """The initial adapter of a training: a PEFT folder, or the best export of a LoRA run. None if `name` is
-    neither."""
-    place = Path(name)
-    if is_adapter(place):
-        return place
-    return _adapter_of(place, "best") if os.path.isdir(place / EXPORTS) else None
-
-
 def begun_with(adapter: Path) -> dict[str, Any]:
     """The keys of a training that starts with `adapter`: base model and adapter, and the sampling settings and prompt
     of the run that trained it, if it is a run of this program."""
@@ -191,6 +181,7 @@ def quantized(run: Path, home: Path, which: str) -> dict[str, Any]:
         trained = parent.custom.train_dataset
         values["dataset.annotation_path"], values["dataset.media_dir"] = trained.annotation_path, trained.media_path
         values["dataset.response_mode"] = trained.response_mode
+        values["engine.on_bad_sample"] = parent.engine.on_bad_sample
         if validation := held_out(parent):
             values["dataset.test_size"], values["dataset.split_seed"] = validation
     return values

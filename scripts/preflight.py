@@ -69,7 +69,9 @@ def main(options: argparse.Namespace) -> Result:
         fixed = fix_annotations(o.spec, report.action, o.fix)
         result.data["fix"] = fixed.as_dict()
         result.text += f"\n\n{fixed.text}"
-    if result.code == 0:
+        use = ["--set", f"{fixed.key}={fixed.path.absolute()}"]
+        result.next = [command("build_spec", report.action, "--override", o.spec, *use, "--out", o.spec)]
+    elif result.code == 0:
         onward = ["--spec", o.spec, "--platform", o.platform, *repeated(o, "site", "image", "nodes", "engine")]
         measured_on = repeated(o, "evaluate_spec", "kpi_root", "gpu_count", "gpu_memory_gb", "gpu_arch")
         by_hand = ["--dry-run", "--out", "look"] if report.facts.get("by_hand") else []

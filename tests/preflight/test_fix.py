@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from tests.programs import run_here
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.data import load_records
 from vidqa.preflight.fix import fix_annotations
+from vidqa.spec import load
 
 
 @pytest.fixture
@@ -120,5 +122,8 @@ def test_the_script(case: Case) -> None:
     said = json.loads(done.stdout)
     assert done.returncode == Exit.INPUT and said["problems"]  # of the file as it is, not of the corrected one
     assert said["data"]["fix"]["records"] == 4 and len(said["data"]["fix"]["changes"]) == 9
+    spec = Path(words[1])
+    assert subprocess.run(shlex.split(said["next"][0]), capture_output=True, timeout=120).returncode == 0
+    assert load(spec, "train").custom.train_dataset.annotation_path == str(case.folder / "corrected.json")
     again = run_here([sys.executable, str(SCRIPT), *map(str, words)], cwd=case.folder)
     assert again.returncode == Exit.INPUT and json.loads(again.stdout)["problems"][0]["code"] == "OUTPUT_EXISTS"

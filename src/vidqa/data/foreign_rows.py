@@ -135,8 +135,8 @@ def _path(value: Any) -> Any:
 
 
 def _question_row(row: dict[str, Any]) -> dict[str, Any]:
-    """Convert a row with `question`, and perhaps `answer`, to one with turns; other rows are unchanged. Fields of WINDOW
-    are moved to a part for the video."""
+    """Convert a row with `question`, and perhaps `answer`, to one with turns; other rows are unchanged. Fields of
+    WINDOW are moved to a part for the video."""
     if row.get("question") is None or {"conversations", "messages"} & row.keys():
         return row
     row = dict(row)

@@ -34,8 +34,10 @@ Row = dict[str, Any]
 
 @dataclass
 class FixReport:
-    """The result of a correction: paths, counts, and every change with its place in the original file."""
+    """The result of a correction: the spec's key of the file, paths, counts, and every change with its place in the
+    original file."""
 
+    key: str
     path: Path
     original: Path
     records: int = 0
@@ -81,7 +83,7 @@ def fix_annotations(spec_path: Path, action: str, target: Path) -> FixReport:
     rows = list(source.rows(findings))
     if not rows:
         raise_errors(findings.problems)
-    fixed = FixReport(target, original)
+    fixed = FixReport(data.annotations, target, original)
     for unread in findings.problems:
         fixed.leave_out(unread.where, unread.message)
     fixer = _RowFixer(replace(source.media, closed=False), fixed, _broken_before(spec_path))

@@ -127,7 +127,7 @@ def _fewer_frames(inputs: Inputs, sample: Sample) -> str | None:
 
 
 def _smaller_frames(inputs: Inputs, sample: Sample) -> str | None:
-    """The total_pixels with which the media share the tokens that the text leaves equally."""
+    """The total_pixels per medium if all media share equally the tokens that the text leaves."""
     media_tokens = (inputs.longest_allowed - (sample.length - sample.media_tokens)) // max(1, len(sample.plans))
     pixels = media_tokens * inputs.planner.geometry.video.factor**2
     if pixels <= 0 or not _fits(inputs, sample, {"total_pixels": pixels}):

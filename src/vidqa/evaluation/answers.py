@@ -229,7 +229,7 @@ _YES_NO_LEADS = re.compile(
     r"\W{0,5}(yes|yeah|yep|true|no|nope|false)\b(?!\s*\?|\s*(?:or|and|/)\s*(?:yes|no|true|false)\b)", re.I
 )
 _YES_NO_CUE = re.compile(r"\b(?:answer|conclusion)\b(?:\s+(?:is|would be|must be))?\W{0,4}(yes|no|true|false)\b", re.I)
-# Alone on the last line, or at the start of a sentence behind "wait", "actually".
+# Alone on the last line, or at the start of a sentence after "wait", "actually".
 _YES_NO_LAST = re.compile(
     rf"(?:\n\W*(?=\w+\W*\Z)|{RETRACTION}.{{0,300}}?[.!?\n]\s*(?=\w+[.,!]))(yes|true|no|false)\b", re.I | re.S
 )
@@ -299,7 +299,7 @@ def _direction(text: str, question: str) -> Reading | None:
     return Reading(_DIRECTIONS[option[1].lower()], chosen.settled) if option and chosen else None
 
 
-# A clause of its own behind a word that takes back: "actually, it's B", "no, wait: B", but not "3 cars wait, 2 turn".
+# A separate clause after a word of retraction: "actually, it's B", "no, wait: B", but not "3 cars wait, 2 turn".
 _CORRECTION = re.compile(
     rf"(?<!\w[ \t])(?:(?:\b(?:but|hm+|oh|no)\s)?{RETRACTION}|\bno(?=\s?[,;–—]|\s-\s|[.!]\s+(?:it|[A-Z])\b))"
     r"[\s,.;:!…–—-]{0,9}(?:(?:it|that)(?:['’]s|\s+(?:is|must\s+be))\s+|there\s+(?:is|are)\s+|i\s+(?:count|see|choose)\s+)?"
@@ -309,13 +309,13 @@ _CORRECTION = re.compile(
 
 
 def _corrected(kind: str, text: str, question: str) -> str:
-    """The text from the answer of its last self-correction on; all of it where it has none."""
+    """The text after its last self-correction, from the new answer on; the whole text without one."""
     corrections = reversed(list(_CORRECTION.finditer(text)) if kind != "text" else [])
     return next((text[match.end() :] for match in corrections if _is_answer(kind, match[1], question)), text)
 
 
 def _is_answer(kind: str, text: str, question: str) -> bool:
-    """Whether a text is an answer of a kind and nothing else; a number may stand before what the question counts."""
+    """Whether a text is only an answer of this kind; a number may be followed by the noun that the question counts."""
     if kind == "letter":
         return is_option(text, options_of(question))
     text = without_prefix(text)

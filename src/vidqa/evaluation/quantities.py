@@ -147,8 +147,8 @@ def parse_number(text: str, units: frozenset[str]) -> str | None:
 
 
 def says_none(text: str, question: str) -> bool:
-    """Whether a text without a number answers 0 to a question that counts: "none", "nobody", and "no" before the words
-    of what is counted: "no cars are visible" is an answer to "How many cars are there?" alone."""
+    """Whether a text without a number answers 0 to a counting question: "none", "nobody", and "no" before the counted
+    noun: "no cars are visible" answers only "How many cars are there?"."""
     match = _NONE.match(without_prefix(text)) if (counted := _COUNTED.findall(question)) else None
     if match is None or any(numeral_at(text, number) for number in TOKEN.finditer(text)):
         return False
@@ -157,7 +157,7 @@ def says_none(text: str, question: str) -> bool:
 
 
 def _nouns(text: str) -> set[str]:
-    """The words that tell what is counted, without their plural."""
+    """The counted nouns of a text, in the singular."""
     return {"person" if word == "people" else word.removesuffix("s") for word in {*tokens(text)} - _PLACES}
 
 

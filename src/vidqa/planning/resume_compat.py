@@ -97,8 +97,8 @@ def compare(
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any], adapted: Collection[str]) -> list[str]:
-    """The changes of one part, as text; modules of these names are `adapted`. A fact that an earlier version did not
-    record counts as false."""
+    """The changes of one part, as text; `adapted` are the names of modules with adapters. A fact that an earlier
+    version did not record counts as false."""
     pairs = [(key, before.get(key), value) for key, value in now.items()]
     differing = [trio for trio in pairs if _effect(trio[1], adapted) != _effect(trio[2], adapted)]
     return [f"{key}: {was!r} -> {value!r}" for key, was, value in differing if not (was is None and value is False)]

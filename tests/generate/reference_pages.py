@@ -100,7 +100,7 @@ def parameters(action: str) -> str:
     if declared.shorthand:
         names = ", ".join(f"`{short}` = `{path}`" for short, path in declared.shorthand.items())
         lines.append(f"- Short names for `--set` and override files: {names}.")
-    lines += ["", "| key | may hold | default | meaning | own engine | AutoML range |", "|---|---|---|---|---|---|"]
+    lines += ["", "| key | values | default | meaning | native engine | AutoML range |", "|---|---|---|---|---|---|"]
     for path, field in leaves(action).items():
         cells = [f"`{path}`", expected(action, path), f"`{json.dumps(field.default, ensure_ascii=False)}`"]
         cells += [field.description or "", _treatment(field) or "used", _search(facts(field).get("x-automl"))]
@@ -144,8 +144,8 @@ def parameter_lists(action: str) -> dict[str, list[str]]:
 def site_template() -> str:
     """A site.toml with every key of every platform, its meaning and its default, all commented out."""
     lines = [
-        f"# {GENERATED} What is particular to your place, a table per platform: copy",
-        "# what you need into site.toml in the state folder (~/.vidqa), or give a file of your own with --site.",
+        f"# {GENERATED} Site settings, a table per platform: copy the keys",
+        "# that you need into site.toml in the state folder (~/.vidqa), or into a file for --site.",
     ]
     for name in platforms.NAMES:
         model = platforms.platform(name).settings

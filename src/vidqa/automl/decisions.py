@@ -25,8 +25,8 @@ def values_text(values: Values) -> str:
 class Goal(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    metric: str = Field(min_length=1, description="val/avg_loss and others of metrics.jsonl, else of metrics.json.")
-    direction: Literal["maximize", "minimize"] = Field(description="Which way is better.")
+    metric: str = Field(min_length=1, description="Name in metrics.jsonl, such as val/avg_loss, or in metrics.json.")
+    direction: Literal["maximize", "minimize"] = Field(description="Direction of improvement.")
 
     def loss(self, value: float) -> float:
         """The value as a loss: negated if the goal is maximized."""

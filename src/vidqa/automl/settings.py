@@ -36,19 +36,19 @@ class _Table(BaseModel):
 class Limits(_Table):
     """Limits of a study: it ends when its trials are done, or at the first of these. An unset limit does not apply."""
 
-    wall_hours: float | None = Field(default=None, gt=0, description="Hours that controllers of the study have worked.")
-    gpu_hours: float | None = Field(default=None, gt=0, description="GPU hours of all its jobs.")
-    target: float | None = Field(default=None, description="Value of the first goal that is good enough.")
-    no_progress: int | None = Field(default=None, ge=1, description="Trials in a row without a better value.")
-    failures_in_a_row: int = Field(default=3, ge=1, description="Failed trials in a row.")
-    silent_hours: float = Field(default=1.0, gt=0, description="Hours without a written line after which a job hangs.")
-    retries: int = Field(default=3, ge=0, description="Times that one job is tried again after its machine failed.")
+    wall_hours: float | None = Field(default=None, gt=0, description="Run time of the study's controllers, in hours.")
+    gpu_hours: float | None = Field(default=None, gt=0, description="GPU hours of all jobs.")
+    target: float | None = Field(default=None, description="Value of the goal at which the study ends.")
+    no_progress: int | None = Field(default=None, ge=1, description="Consecutive trials without a better value.")
+    failures_in_a_row: int = Field(default=3, ge=1, description="Consecutive failed trials.")
+    silent_hours: float = Field(default=1.0, gt=0, description="Hours without output after which a job counts as hung.")
+    retries: int = Field(default=3, ge=0, description="Retries of a job after its machine failed.")
 
 
 class Finals(_Table):
     """Re-runs after the search. An empty list of seeds disables them."""
 
-    top: int = Field(default=3, ge=1, description="Best trials that are retrained.")
+    top: int = Field(default=3, ge=1, description="Number of best trials to retrain.")
     seeds: list[int] = Field(default=[1, 2, 3], description="Seeds of the re-runs.")
 
     @property
@@ -61,15 +61,15 @@ class Steps(_Table):
     """Optimizer steps of a trial; if unset, it trains as long as the template, or for its own epochs."""
 
     shortest: int | None = Field(default=None, ge=1, description="End of the first rung; unset: longest / reduction^2.")
-    longest: int | None = Field(default=None, ge=1, description="Of the longest training; unset: the template's.")
-    reduction: int = Field(default=3, ge=2, description="Each rung is so many times longer than the one below it.")
+    longest: int | None = Field(default=None, ge=1, description="Steps of the longest trial; unset: the template's.")
+    reduction: int = Field(default=3, ge=2, description="Ratio of the lengths of consecutive rungs.")
 
 
 class Place(Resources):
     """Platform resources of the study's jobs, and sharing of GPUs."""
 
     trials_per_gpu: int = Field(
-        default=1, ge=1, le=8, description="Trials that share a GPU of this machine, each with its part of the memory."
+        default=1, ge=1, le=8, description="Trials that share a GPU of this machine, each with a part of its memory."
     )
 
 
@@ -77,25 +77,25 @@ class Settings(_Table):
     """All settings of a search, beside the specs."""
 
     platform: str = Field(default="local", description="local, docker, slurm or kubernetes.")
-    algorithm: str = Field(default="bayesian", description="How values are chosen.")
+    algorithm: str = Field(default="bayesian", description="Search algorithm.")
     goals: list[Goal] = Field(min_length=1, description="Metrics to improve; several for nsga2.")
-    max_trials: int = Field(default=20, ge=1, description="Trials in all, the template's among them.")
-    max_concurrent: int = Field(default=1, ge=1, description="Trials that run at one time.")
-    seed: int = Field(default=0, ge=0, description="Of the algorithm.")
-    steps: Steps = Field(default=Steps(), description="How long trials train, where the algorithm has rungs.")
+    max_trials: int = Field(default=20, ge=1, description="Maximum trials, including the template's.")
+    max_concurrent: int = Field(default=1, ge=1, description="Concurrent trials.")
+    seed: int = Field(default=0, ge=0, description="Seed of the algorithm.")
+    steps: Steps = Field(default=Steps(), description="Training length of trials, for algorithms with rungs.")
     data_share: float | None = Field(
-        default=None, gt=0, lt=1, description="Share of the training videos that trials learn from; re-runs have all."
+        default=None, gt=0, lt=1, description="Share of the training videos that trials use; re-runs use all."
     )
-    keep: Literal["best", "all"] = Field(default="best", description="Checkpoints and exports to keep: usable or all.")
-    spec: str = Field(default=TRAIN, description="The training that is searched around.")
+    keep: Literal["best", "all"] = Field(default="best", description="Checkpoints and exports kept: needed or all.")
+    spec: str = Field(default=TRAIN, description="Training spec: the template of trials.")
     evaluation: str | None = Field(default=None, description="Spec of the evaluation that measures the goal.")
-    test: str | None = Field(default=None, description="Spec of the evaluation that is made once, of the winner.")
-    resources: Place = Field(default=Place(), description="Where jobs run.")
-    limits: Limits = Field(default=Limits(), description="When it ends.")
+    test: str | None = Field(default=None, description="Spec of the final evaluation, run once on the winner.")
+    resources: Place = Field(default=Place(), description="Job resources.")
+    limits: Limits = Field(default=Limits(), description="Stop conditions.")
     finals: Finals = Field(default=Finals(), description="Re-runs after the search.")
     ranges: dict[str, str] = Field(default={}, description="Keys and ranges: LOW..HIGH:log or A,B,C.")
-    fixed: dict[str, Any] = Field(default={}, description="Keys that keep one value.")
-    only: list[str] = Field(default=[], description="Keys that are searched; empty, those of the schema and of ranges.")
+    fixed: dict[str, Any] = Field(default={}, description="Keys with a fixed value.")
+    only: list[str] = Field(default=[], description="Searched keys; empty: those of the schema and of ranges.")
 
     def of_training(self, metric: str) -> bool:
         """Whether a training writes this metric itself."""

@@ -18,12 +18,10 @@ class Resources(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    nodes: int = Field(default=1, ge=1, description="Machines that share a job's processes.")
-    gpus: int | None = Field(
-        default=None, ge=0, description="GPUs of a node, where they cannot be seen from here; 0: its CPU."
-    )
+    nodes: int = Field(default=1, ge=1, description="Number of nodes of a job.")
+    gpus: int | None = Field(default=None, ge=0, description="GPUs per node, if not visible from this machine; 0: CPU.")
     image: str | None = Field(default=None, description="Engine image.")
     site: Annotated[Path | None, Field(strict=False), BeforeValidator(lambda path: path or None)] = Field(
-        default=None, description="File with the settings of your place."
+        default=None, description="File of site settings."
     )
     agreed: bool = Field(default=False, description="Agree to the image that config.json records: --yes.")

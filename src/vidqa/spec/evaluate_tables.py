@@ -17,7 +17,7 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 class EvaluateDataset(Table):
     annotation_path: str = key("", "Annotations", "JSON or JSONL file with the questions and expected answers.")
     media_dir: str = key("", "Media", "Folder or tar archive that the annotations' file names are relative to.")
-    system_prompt: str = key("", "System prompt", "First message of every conversation; the one that was trained with.")
+    system_prompt: str = key("", "System prompt", "System message of every conversation; the same as in training.")
 
 
 @with_compat_keys
@@ -26,38 +26,38 @@ class Model(Table):
         DEFAULT_MODEL, "Model", "hf_model://org/name or a local folder: an export, or an adapter with enable_lora."
     )
     enable_lora: bool = key(False, "LoRA", "model_name is an adapter; it is merged into base_model_path.")
-    base_model_path: str = key("", "Base model", "The model under the adapter; only read with enable_lora.")
+    base_model_path: str = key("", "Base model", "Base model of the adapter; only read with enable_lora.")
     dtype: Dtype = key("bfloat16", "Precision", "Precision of the weights.", only=["bfloat16", "float32"])
-    max_length: Positive = key(128000, "Longest input", "Most tokens of a prompt and its answer.")
+    max_length: Positive = key(128000, "Maximum length", "Maximum tokens of a prompt and its answer.")
 
 
 class Task(Table):
     type: Literal["", "general", "its_directionality"] = key(
         "",
         "Task",
-        "Empty or general: yes/no is found from the expected answers. its_directionality: left, right, straight; not "
-        "for collisions, which are yes or no.",
+        "Empty or general: yes/no is detected from the expected answers. its_directionality: left, right, straight; "
+        "not for collisions, which are yes or no.",
     )
 
 
 class SoftAccuracy(Table):
     enabled: bool = key(True, "Soft accuracy", "Also count answers that share enough words with the expected one.")
-    f1_threshold: Share = key(0.8, "Threshold", "Word F1 from which an answer counts.")
+    f1_threshold: Share = key(0.8, "Threshold", "Minimum word F1 that counts as correct.")
 
 
 class Answering(Table):
     """Keys that evaluation and inference share: batching, limits, seed, generator, resuming."""
 
-    batch_size: Positive = key(8, "Batch", "Questions answered at once per GPU. 8 fits 80 GB with 8 frames.")
-    limit: Annotated[int, Field(ge=-1)] = key(-1, "Most samples", "Samples to answer; -1 is all.")
+    batch_size: Positive = key(8, "Batch", "Questions per batch and GPU. 8 fits 80 GB with 8 frames.")
+    limit: Annotated[int, Field(ge=-1)] = key(-1, "Sample limit", "Maximum number of samples; -1 is all.")
     seed: Count = key(1, "Seed", "Seed of sampling.")
     generator: Literal["transformers", "native"] = key(
         "native",
         "Generator",
-        "native: our packed forward with a paged cache; on a GPU it answers 64 questions at a time or more, whatever "
-        "batch_size says. transformers: its own generate, the reference, which gives the same answers more slowly.",
+        "native: packed forward pass with a paged KV cache; on a GPU it batches 64 questions or more, whatever "
+        "batch_size is. transformers: generate() of transformers, the reference: the same answers, but slower.",
     )
-    skip_saved: bool = key(False, "Continue", "Keep answers that an earlier, stopped run has already given.")
+    skip_saved: bool = key(False, "Resume", "Keep the saved answers of an earlier, stopped run.")
 
 
 @with_compat_keys
@@ -65,47 +65,47 @@ class Evaluation(Answering):
     method: Literal["generate", "score"] = key(
         "generate",
         "Method",
-        "generate: the model writes its answer. score: of the answers that a yes/no question or a question with "
-        "lettered options allows, the one that it finds likeliest; other questions are answered as before.",
+        "generate: answers are generated. score: the answer to a yes/no question or a question with lettered options "
+        "is the allowed one with the highest log-probability; other answers are generated.",
     )
     retries: Count = key(
         0,
         "Retries",
-        "How often a question without an answer, by the rules of Cosmos-Reason1's benchmark, is asked again in the "
-        "same job, each time with 0.05 more temperature, 256 more tokens and the next seed. results.json and the "
-        "scores are of the first answers; retries.json has the others.",
+        "Retries of a question without an answer, by the rules of Cosmos-Reason1's benchmark: in the same job, each "
+        "with 0.05 more temperature, 256 more tokens and the next seed. results.json and the scores use the first "
+        "answers; retries.json has the others.",
     )
-    soft_accuracy: SoftAccuracy = table(SoftAccuracy, "Soft accuracy", "Accuracy by shared words.")
+    soft_accuracy: SoftAccuracy = table(SoftAccuracy, "Soft accuracy", "Accuracy by word overlap.")
 
 
 @with_compat_keys
 class Generation(Table):
-    max_tokens: Positive = key(1024, "Most new tokens", "Longest answer; one that is cut off counts as truncated.")
+    max_tokens: Positive = key(1024, "Maximum new tokens", "Maximum tokens of an answer; a longer one is truncated.")
     temperature: Annotated[float, Field(ge=0, le=2)] = key(
-        0.0, "Temperature", "0 takes the likeliest token: repeatable."
+        0.0, "Temperature", "0 is greedy decoding, which is repeatable."
     )
     repetition_penalty: Annotated[float, Field(ge=0.1, le=2)] = key(1.0, "Repetition penalty", "1 is none.")
     top_p: Annotated[float, Field(gt=0, le=1)] = key(
-        1.0, "Top p", "Of the likeliest tokens, those that have this probability together; 1 leaves every token in."
+        1.0, "Top p", "Sample from the most probable tokens with this total probability; 1 keeps all tokens."
     )
-    top_k: Count = key(0, "Top k", "Of the likeliest tokens, so many; 0 leaves every token in.")
+    top_k: Count = key(0, "Top k", "Sample from this many most probable tokens; 0 keeps all.")
     presence_penalty: Penalty = key(
         0.0,
         "Presence penalty",
-        "Taken from the logit of each token that the answer has already; 0 is none, 1.5 is Cosmos-Reason2's own.",
+        "Subtracted from the logit of each token already in the answer; 0 is none, 1.5 is Cosmos-Reason2's value.",
     )
     frequency_penalty: Penalty = key(
-        0.0, "Frequency penalty", "Taken from a token's logit each time that the answer has the token; 0 is none."
+        0.0, "Frequency penalty", "Subtracted from a token's logit per occurrence in the answer; 0 is none."
     )
 
 
 @with_compat_keys
 class Metrics(Table):
     names: list[Literal["bleu", "rouge", "bertscore", "similarity"]] = key(
-        ["bleu", "rouge"], "Text metrics", "Scores of free text. bertscore and similarity need a model of their own."
+        ["bleu", "rouge"], "Text metrics", "Scores of free text. bertscore and similarity each need a model."
     )
     bertscore_model: str = key(
-        "", "BERTScore model", "Folder of the text encoder that BERTScore compares tokens with. No name of the hub."
+        "", "BERTScore model", "Local folder of BERTScore's text encoder; a hub name is not accepted."
     )
     bertscore_layer: Count = key(
         0,
@@ -118,11 +118,11 @@ class Metrics(Table):
     functions: Annotated[str, Field(pattern=r"^(.+\.py:[A-Za-z_]\w*)?$")] = key(
         "",
         "Scoring function",
-        "FILE.py:FUNCTION of your own. It gets each item of results.json and returns a number, a dictionary of numbers "
-        "by their names, or None.",
+        "FILE.py:FUNCTION of your own. It takes an item of results.json and returns a number, a dictionary of named "
+        "numbers, or None.",
     )
     functions_timeout_s: PositiveFloat = key(
-        600.0, "Scoring time limit", "Seconds in which metrics.functions must have scored all answers."
+        600.0, "Scoring time limit", "Time limit of metrics.functions for all answers, in seconds."
     )
 
 
@@ -132,76 +132,75 @@ class Results(Table):
 
 
 class WorkersEngine(DecodeEngine):
-    decode_workers: Count = key(2, "Decode workers", "Processes per GPU that decode videos.")
+    decode_workers: Count = key(2, "Decode workers", "Video decoding processes per GPU.")
 
 
 class EvaluateEngine(WorkersEngine):
     gpu_memory_gib: PositiveFloat | None = key(
-        None, "GPU memory", "GiB that answering may take of each GPU, if others need the rest; unset is all of it."
+        None, "GPU memory", "Memory limit per GPU in GiB, if other programs need the rest; unset is all of it."
     )
 
 
 class InferenceDataset(EvaluateDataset):
     annotation_path: str = key(
         "",
-        "What is asked about",
-        "A JSON or JSONL file of records, with answers or without; or a video, an image, or a folder of them, each of "
-        "which is asked inference.prompt.",
+        "Input",
+        "A JSON or JSONL file of records, with or without answers; or a video, an image, or a folder of them, each "
+        "with the question inference.prompt.",
     )
     media_dir: str = key(
-        "", "Media", "Folder or tar archive that the records' file names are relative to; empty is the file's own."
+        "", "Media", "Folder or tar archive that the records' file names are relative to; empty is the file's folder."
     )
 
 
 class Inference(Answering):
     prompt: str = key(
-        "Describe this video briefly.", "Question", "What is asked about a file or a record without a question."
+        "Describe this video briefly.", "Question", "Question for files and for records without a question."
     )
     window_s: NotNegative = key(
         0.0,
         "Window",
-        "Seconds of a longer video that are asked about at a time; each window is answered as a clip of its own. 0 "
-        "asks about the whole video.",
+        "Window length in seconds: a longer video is cut into windows, each answered as a separate clip. 0 is the "
+        "whole video.",
     )
-    overlap_s: NotNegative = key(0.0, "Overlap", "Seconds that a window has in common with the one before it.")
+    overlap_s: NotNegative = key(0.0, "Overlap", "Overlap of consecutive windows, in seconds.")
 
 
 class EmbedDataset(InferenceDataset):
     annotation_path: str = key(
         "",
-        "What is embedded",
-        "A JSON or JSONL file of records, with answers or without; or a video, an image, or a folder of them, which "
-        "have no question.",
+        "Input",
+        "A JSON or JSONL file of records, with or without answers; or a video, an image, or a folder of them, without "
+        "questions.",
     )
     query_annotation_path: str = key(
         "",
         "Queries",
-        "A second set, such as the KPI set that gaps were found in, which is embedded in the same job and has a table "
-        "of its own (query_embeddings.parquet): what the first set is searched for.",
+        "A second set, such as the KPI set with the gaps, embedded in the same job into a separate table "
+        "(query_embeddings.parquet): the queries of a search in the first set.",
     )
     query_media_dir: str = key("", "Media of the queries", "As media_dir, for the second set.")
-    system_prompt: str = key("", "System prompt", "Taken from a parent run; nothing of it is embedded.")
+    system_prompt: str = key("", "System prompt", "Inherited from a parent run; not embedded.")
 
 
 class Embed(Table):
-    batch_size: Positive = key(8, "Batch", "Videos that the vision tower takes at once per GPU.")
-    limit: Annotated[int, Field(ge=-1)] = key(-1, "Most records", "Records to embed of each set; -1 is all.")
+    batch_size: Positive = key(8, "Batch", "Videos per batch of the vision tower and GPU.")
+    limit: Annotated[int, Field(ge=-1)] = key(-1, "Record limit", "Maximum records of each set; -1 is all.")
     dimensions: Count = key(
         0,
         "Dimensions",
-        "Numbers in a vector. 0 is all that the model gives (8192 for a video, by Cosmos-Reason2-8B); 512 keeps the "
-        "distances to about 6 percent, for pools of a million clips. Compare only what has the same.",
+        "Dimensions of a vector. 0 is the model's full size (8192 for a video with Cosmos-Reason2-8B); 512 preserves "
+        "distances to about 6 percent, for pools of a million clips. Only vectors of equal size are comparable.",
     )
     text_model: str = key(
         "",
         "Text model",
-        "Folder of a sentence-transformers model that embeds the questions; empty takes the model's own token "
-        "embeddings.",
+        "Folder of a sentence-transformers model that embeds the questions; empty uses the model's token embeddings.",
     )
     skip_saved: bool = key(
         False,
-        "Continue",
-        "Go on in the folder of an earlier run of this spec. Vectors are kept beside the runs in any case, by file, "
+        "Resume",
+        "Resume in the folder of an earlier run of this spec. Vectors are always cached beside the runs, by file, "
         "frames and model, and are never computed twice.",
     )
 
@@ -210,7 +209,7 @@ class EmbedEngine(WorkersEngine):
     on_bad_sample: Literal["fail", "quarantine"] = key(
         "quarantine",
         "Broken videos",
-        "quarantine goes on with the others and says what is wrong with this one; fail stops at the first one.",
+        "quarantine skips and reports a broken video; fail stops at the first one.",
     )
 
 

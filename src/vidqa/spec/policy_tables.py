@@ -23,7 +23,7 @@ InitLora = Annotated[
 @with_compat_keys
 class Parallelism(Table):
     dp_shard_size: Gpus = key(
-        1, "Sharding ranks", "GPUs over which weights are sharded: the GPUs of one node. Written out, never -1."
+        1, "Sharding ranks", "GPUs over which weights are sharded: the GPUs of one node. Explicit, never -1."
     )
     dp_replicate_size: Gpus = key(1, "Replicas", "Copies of the sharded model: the number of nodes.")
     cp_size: Gpus = key(
@@ -39,8 +39,8 @@ class Lora(Table):
     lora_path: str | None = key(
         None,
         "Adapter to continue",
-        "Folder of a trained adapter that training begins with, of PEFT or of a run here, with a new optimizer. Rank, "
-        "alpha and targets are those of the adapter. Unset begins as the base model.",
+        "Folder of a trained adapter to continue, from PEFT or from a run here, with a new optimizer. Rank, alpha and "
+        "targets are those of the adapter. Unset starts from the base model.",
     )
     r: Positive = key(
         16,
@@ -63,9 +63,9 @@ class Lora(Table):
     target_modules: list[str] | Literal["all-linear"] = key(
         DECODER_PROJECTIONS,
         "Adapted modules",
-        "Ends of names of the layers that get adapters. The default reaches the decoder only; attn.qkv and attn.proj "
-        "are the vision tower's; all-linear adapts every linear layer but the head, vision tower included. lm_head and "
-        "embed_tokens are named apart.",
+        "Name suffixes of the layers with adapters. The default is the decoder only; attn.qkv and attn.proj are in "
+        "the vision tower; all-linear adapts every linear layer but the head, vision tower included. lm_head and "
+        "embed_tokens are listed explicitly.",
         automl={
             "choices": [["q_proj", "v_proj"], DECODER_PROJECTIONS[:4], DECODER_PROJECTIONS, "all-linear"],
             "depends_on": "policy.lora.modules_to_save",
@@ -76,20 +76,20 @@ class Lora(Table):
     modules_to_save: list[str] | None = key(
         None,
         "Modules trained in full",
-        "Modules that train without adapters and are saved with them, such as visual.",
+        "Modules trained without adapters and saved with them, such as visual.",
         automl={"choices": [None, ["visual"]], "shapes_weights": True, "default": False},
     )
     r_pattern: dict[str, Positive] | None = key(
-        None, "Rank by module", "Another rank for modules whose name matches a regular expression; the first one wins."
+        None, "Rank by module", "Rank of modules whose name matches a regular expression; the first match wins."
     )
     alpha_pattern: dict[str, PositiveFloat] | None = key(
         None,
         "Alpha by module",
-        "Another alpha for modules whose name matches a regular expression; the first one wins.",
+        "Alpha of modules whose name matches a regular expression; the first match wins.",
     )
-    use_rslora: bool = key(False, "Rank-stabilised", "Scale by alpha / sqrt(r): for ranks of 64 and more.")
+    use_rslora: bool = key(False, "Rank-stabilized", "Scale by alpha / sqrt(r): for ranks of 64 and more.")
     init_lora_weights: InitLora = key(
-        True, "First weights", "true starts as the base model; gaussian draws A.", only=[True, False, "gaussian"]
+        True, "Initialization", "true, gaussian: uniform or normal A, zero B.", only=[True, False, "gaussian"]
     )
 
 
@@ -98,14 +98,14 @@ class Policy(Table):
     model_name_or_path: str = key(
         DEFAULT_MODEL,
         "Model",
-        "hf_model://org/name, fetched once before the job starts, or a local folder. A bare org/name is refused: "
-        "every rank would fetch it at run time.",
+        "hf_model://org/name, downloaded once before the job starts, or a local folder. A bare org/name is refused: "
+        "every rank would download it.",
     )
     model_revision: str | None = key(None, "Model revision", "Branch, tag or commit on the hub.")
     model_max_length: Positive = key(
         40960,
-        "Longest sample",
-        "Tokens of the longest sample that may train. Videos need 40960; a longer sample is reported, never cut.",
+        "Maximum sample length",
+        "Maximum tokens of a training sample. Videos need 40960; a longer sample is reported, never cut.",
     )
     model_gradient_checkpointing: bool = key(
         True, "Recompute activations", "Recompute activations in the backward pass: less memory, about 25 % slower."
@@ -113,10 +113,10 @@ class Policy(Table):
     freeze_pattern: list[str] | None = key(
         None,
         "Freeze",
-        'Regular expressions searched in parameter names; matches do not train. ["visual"] freezes the vision tower.',
+        'Regular expressions searched in parameter names; matches are frozen. ["visual"] freezes the vision tower.',
     )
     trainable_pattern: list[str] | None = key(
-        None, "Train only", "Regular expressions searched in parameter names; only matches train."
+        None, "Train only", "Regular expressions searched in parameter names; all others are frozen."
     )
     lora: Lora | None = Field(
         None, title="LoRA", description="Train adapters instead of the weights. Present: LoRA; absent: full fine-tune."
@@ -124,7 +124,7 @@ class Policy(Table):
     quantization: Literal["nf4", "fp8"] | None = key(
         None,
         "Base precision",
-        "With LoRA: hold the decoder's frozen matrices in 4 bits (nf4, by bitsandbytes) or 8 (fp8) instead of 16. "
-        "Every GPU holds them whole; the adapter merges into the 16-bit model.",
+        "With LoRA: store the decoder's frozen matrices in 4 bits (nf4, by bitsandbytes) or 8 (fp8) instead of 16. "
+        "They are not sharded; the adapter merges into the 16-bit model.",
     )
-    parallelism: Parallelism = table(Parallelism, "Parallelism", "How the model is spread over GPUs.")
+    parallelism: Parallelism = table(Parallelism, "Parallelism", "Distribution over GPUs.")

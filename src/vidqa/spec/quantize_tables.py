@@ -24,21 +24,21 @@ class QuantizeModel(Table):
         DEFAULT_MODEL, "Model", "hf_model://org/name or a local folder: an export, or an adapter with enable_lora."
     )
     enable_lora: bool = key(False, "LoRA", "model_path is an adapter; it is merged into base_model_path first.")
-    base_model_path: str = key("", "Base model", "The model under the adapter; only read with enable_lora.")
+    base_model_path: str = key("", "Base model", "Base model of the adapter; only read with enable_lora.")
 
 
 @with_compat_keys
 class QuantizeDataset(EvaluateDataset):
     annotation_path: str = key(
-        "", "Annotations", "The training records, with answers: what calibrates the scales, and what proves the result."
+        "", "Annotations", "Training records with answers, for calibration of scales and verification of the result."
     )
     response_mode: ResponseMode = key(
-        "answer", "What was learned", "As in the training: think, answer, or hybrid (reasoning where a record has it)."
+        "answer", "Response mode", "As in the training: think, answer, or hybrid (reasoning where a record has it)."
     )
     test_size: HeldOut = key(
-        None, "Held-out part", "What the training held out of these records for validation; it does not calibrate."
+        None, "Held-out part", "Part of these records that training held out for validation; not for calibration."
     )
-    split_seed: Count = key(0, "Seed of it", "The training's train.train_policy.dataloader_seed.")
+    split_seed: Count = key(0, "Split seed", "The training's train.train_policy.dataloader_seed.")
 
 
 @with_compat_keys
@@ -46,58 +46,57 @@ class Quantize(Table):
     quantization_scheme: SchemeName = key(
         "FP8_DYNAMIC",
         "Scheme",
-        "FP8_DYNAMIC: weights and activations in 8-bit floats, no calibration. FP8: the same with fixed scales of "
-        "activations. W8A8: 8-bit integers. W8A16, W4A16: weights in 8 or 4 bits, activations as they are. NVFP4, "
+        "FP8_DYNAMIC: weights and activations in 8-bit floats, no calibration. FP8: the same with fixed activation "
+        "scales. W8A8: 8-bit integers. W8A16, W4A16: weights in 8 or 4 bits, activations unquantized. NVFP4, "
         "NVFP4A16: 4-bit floats for Blackwell GPUs, with and without activations.",
     )
     method: Literal["auto", "rtn", "gptq", "awq"] = key(
         "auto",
         "Method",
-        "How numbers are rounded. auto: GPTQ for W4A16, SmoothQuant and GPTQ for W8A8, else rtn (to nearest). awq "
-        "needs a GPU.",
+        "Rounding method. auto: GPTQ for W4A16, SmoothQuant and GPTQ for W8A8, else rtn (to nearest). awq needs a GPU.",
     )
     kv_precision: Literal["bf16", "fp8"] = key(
-        "bf16", "Cache", "fp8: calibrated scales for a cache of keys and values in 8-bit floats."
+        "bf16", "KV cache", "fp8: calibrated scales for a KV cache in 8-bit floats."
     )
     smoothing_strength: Share = key(
-        0.8, "Smoothing", "Of W8A8: how far SmoothQuant moves outliers of activations into weights; 0 is not at all."
+        0.8, "Smoothing", "For W8A8: how far SmoothQuant moves activation outliers into weights; 0 is off."
     )
     num_calibration_samples: Positive = key(
-        512, "Calibration samples", "Training samples that calibrate, balanced over kinds of questions. TAO's is 1."
+        512, "Calibration samples", "Training samples for calibration, balanced over question kinds. TAO's is 1."
     )
     max_sequence_length: Positive = key(
         128000,
-        "Longest sample",
-        "Most tokens of a sample. A longer one is an error and is never cut. TAO's is 4096, which cuts videos.",
+        "Maximum sample length",
+        "Maximum tokens of a sample. A longer one is an error and is never cut. TAO's is 4096, which cuts videos.",
     )
     group_size: Positive = key(128, "Group", "Weights that share a scale in W8A16 and W4A16.")
     keep: list[str] = key(
         [],
         "Kept modules",
-        "Regular expressions of decoder modules that stay as they are. q, k and v of a layer stay together, and so do "
-        "gate and up.",
+        "Regular expressions of decoder modules that are not quantized. q, k and v of a layer are treated alike, and "
+        "so are gate and up.",
     )
     max_drop: NotNegative = key(
-        1.0, "Largest drop", "Points of accuracy that the quantized model may lose; only read with quantize.evaluate."
+        1.0, "Maximum drop", "Maximum loss of accuracy in points; only read with quantize.evaluate."
     )
     evaluate: str = key(
         "",
         "Evaluation",
-        "The spec of an evaluation. Both models answer it, and the run ends with exit code 5 where more than "
-        "quantize.max_drop is lost. Its videos may not calibrate.",
+        "Evaluation spec, run with both models; exit code 5 if more than quantize.max_drop is lost. Its videos must "
+        "not be used for calibration.",
     )
     search: bool = key(
         False,
         "Search",
-        "Where quantize.evaluate fails, quantize again with the layers of the largest output errors kept, up to a "
-        "tenth of the parameters.",
+        "If quantize.evaluate fails, quantize again without the layers of the largest output errors, up to a tenth of "
+        "the parameters.",
     )
-    seed: Count = key(1, "Seed", "Seed of the choice of samples.")
+    seed: Count = key(1, "Seed", "Seed of sample selection.")
     force: bool = key(False, "Few samples", "Calibrate on fewer than 64 samples (never fewer than 16).")
 
 
 class QuantizeEngine(DecodeEngine):
-    decode_workers: Count = key(2, "Decode workers", "Processes that decode videos.")
+    decode_workers: Count = key(2, "Decode workers", "Video decoding processes.")
 
 
 def method_of(quantize: Quantize) -> str:

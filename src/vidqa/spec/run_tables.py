@@ -20,58 +20,58 @@ class Vision(Table):
     fps: PositiveFloat | None = key(
         None,
         "Frames per second",
-        "Frames taken per second of video. For clips of very different length. Excludes nframes.",
+        "Frames sampled per second of video, for clips of very different length. Excludes nframes.",
         automl={"min": 1, "max": 3, "default": False},
     )
     nframes: Annotated[int, Field(ge=1, le=768)] | None = key(
         8,
         "Frames",
-        "Frames taken from every video, evenly spread. 8 gives every clip the same cost and suits clips of some "
-        "seconds; more for longer ones. Excludes fps.",
+        "Frames sampled from every video, evenly spaced. 8 suits clips of a few seconds, at equal cost; longer clips "
+        "need more. Excludes fps.",
         automl={"min": 1, "max": 8, "default": False},
     )
     total_pixels: Positive | None = key(
         None,
         "Pixel budget",
-        "Upper bound for one video, counted once per pair of frames: total_pixels / 1024 is the largest number of "
-        "tokens. Unset leaves the model's own bound.",
+        "Maximum pixels of a video, counted once per pair of frames: total_pixels / 1024 is the maximum number of "
+        "tokens. Unset is the model's default.",
     )
     max_pixels: Positive | None = key(
         None,
-        "Largest frame",
-        "Upper bound for every frame of a video, and for an image: max_pixels / 1024 is the largest number of tokens "
-        "of a pair of frames. Beside total_pixels the smaller bound holds.",
+        "Maximum frame size",
+        "Maximum pixels of a video frame or an image: max_pixels / 1024 is the maximum number of tokens of a pair of "
+        "frames. With total_pixels, the smaller bound applies.",
     )
     min_pixels: Positive | None = key(
         None,
-        "Smallest frame",
-        "Lower bound for every frame of a video, and for an image: smaller ones are enlarged. Where it contradicts an "
-        "upper bound, the upper one holds. Unset leaves the model's own.",
+        "Minimum frame size",
+        "Minimum pixels of a video frame or an image: smaller ones are enlarged. If it contradicts an upper bound, "
+        "the upper bound applies. Unset is the model's default.",
     )
     cap_pixels_per_frame: bool | None = key(
         None,
-        "Frames capped",
-        "Whether the tokens of every frame of a video are bounded by themselves, as qwen-vl-utils does. Unset is what "
-        "the model's folder says, and off where it says nothing, whatever the version of transformers.",
+        "Per-frame cap",
+        "Whether the tokens of each video frame are also bounded individually, as in qwen-vl-utils. Unset is the "
+        "setting of the model folder, or off without one, whatever the version of transformers.",
     )
     resized_height: Positive | None = key(
         None,
         "Height",
-        "Height of every frame and image, rounded to what the model takes, whatever their shape. With resized_width, "
-        "and without bounds in pixels.",
+        "Height of every frame and image, rounded to a multiple of the model's patches, whatever the aspect ratio. "
+        "Needs resized_width; excludes pixel bounds.",
     )
     resized_width: Positive | None = key(None, "Width", "Width of every frame and image; see resized_height.")
     min_frames: Positive | None = key(
-        None, "Fewest frames", "Fewest frames that fps takes of a video that has so many. Unset is the model's own."
+        None, "Minimum frames", "Minimum frames that fps samples, if the video has them. Unset is the model's default."
     )
     max_frames: Positive | None = key(
-        None, "Most frames", "Most frames that fps takes of a video. Unset is the model's own."
+        None, "Maximum frames", "Maximum frames that fps samples. Unset is the model's default."
     )
     video_start: NotNegative | None = key(
-        None, "Start", "Second of every video at which what is shown begins; times are told from there."
+        None, "Start", "Start of the used part of every video, in seconds; timestamps count from there."
     )
     video_end: PositiveFloat | None = key(
-        None, "End", "Second of every video whose frame is the last that is shown; of a shorter one, its own end."
+        None, "End", "Time of the last used frame of every video, in seconds; a shorter video is used to its end."
     )
 
 
@@ -81,30 +81,30 @@ class MediaSet(Table):
     media_path: str = key("", "Media", "Folder or tar archive that the annotations' file names are relative to.")
     response_mode: ResponseMode = key(
         "answer",
-        "What is learned",
+        "Response mode",
         "think: the reasoning and the answer; answer: the answer alone; hybrid: reasoning where a record has it.",
     )
 
 
 class Custom(Table):
-    train_dataset: MediaSet = table(MediaSet, "Training set", "What is learned from.")
-    val_dataset: MediaSet = table(MediaSet, "Validation set", "What is measured while training.")
+    train_dataset: MediaSet = table(MediaSet, "Training set", "Training data.")
+    val_dataset: MediaSet = table(MediaSet, "Validation set", "Validation data.")
     loader: str = key(
         "",
         "Loader",
-        "A function of your own that yields records, FILE.py:FUNCTION. It is given the annotation path of the set that "
-        "is read, where there is one.",
+        "FILE.py:FUNCTION, a function of your own that yields records. Its argument is the annotation path of the "
+        "set, if there is one.",
     )
-    vision: Vision = table(Vision, "Vision", "How a video becomes frames. The same in training and evaluation.")
-    system_prompt: str = key("", "System prompt", "First message of every conversation; empty is none.")
+    vision: Vision = table(Vision, "Vision", "Frame sampling and resizing. Equal in training and evaluation.")
+    system_prompt: str = key("", "System prompt", "System message of every conversation; empty is none.")
 
 
 @with_compat_keys
 class Validation(Table):
     enable: bool = key(
-        False, "Validate", "Measure the loss on the validation set while training; decides which export is best."
+        False, "Validate", "Compute the loss on the validation set during training; it selects the best export."
     )
-    val_before_train: bool = key(False, "Validate first", "Also measure before the first step, as a baseline.")
+    val_before_train: bool = key(False, "Validate first", "Also validate before the first step, as a baseline.")
     freq: CountOrNull = key(
         0, "Every N steps", "Optimizer steps between validations; 0 is off. Setting it clears freq_in_epoch."
     )
@@ -120,21 +120,21 @@ class Logging(Table):
     logger: list[Logger] = key(
         ["console"],
         "Trackers",
-        "Where metrics go besides metrics.jsonl: console, wandb, tensorboard. tao does nothing.",
+        "Trackers besides metrics.jsonl: console, wandb, tensorboard. tao has no effect.",
     )
     project_name: str = key("finetune-cosmos-reason", "Project", "Project name at the tracker.")
-    experiment_name: str | None = key(None, "Experiment", "Name of this run at the tracker; unset is the run's own.")
+    experiment_name: str | None = key(None, "Experiment", "Name of this run at the tracker; unset is the run folder's.")
     group_name: str | None = key(None, "Group", "Group of runs at the tracker.")
     log_interval: Positive = key(1, "Log every N steps", "Steps over which a logged loss is averaged, at most.")
     wandb_run_id: str | None = key(None, "wandb run id", "Id of the wandb run to continue.")
-    wandb_run_name: str | None = key(None, "wandb run name", "Exact name shown by wandb.")
+    wandb_run_name: str | None = key(None, "wandb run name", "Display name in wandb.")
     wandb_resume: Literal["allow", "must", "never", "auto"] = key(
-        "allow", "wandb resume", "What wandb does when the run id exists."
+        "allow", "wandb resume", "wandb's behavior if the run id exists."
     )
 
 
 class DecodeEngine(Table):
-    """Keys of our own engine that training and evaluation share."""
+    """Keys of the native engine that training and evaluation share."""
 
     on_bad_sample: Literal["fail", "quarantine"] = key(
         "fail",
@@ -145,71 +145,71 @@ class DecodeEngine(Table):
     frame_cache_gb: Annotated[float, Field(ge=0, le=1e9)] = key(
         20.0, "Frame cache", "Gigabytes of resized frames kept on disk; 0 is off."
     )
-    frame_cache_dir: str = key("", "Frame cache folder", "Folder of the frame cache; empty is the usual cache folder.")
+    frame_cache_dir: str = key("", "Frame cache folder", "Folder of the frame cache; empty is the default folder.")
 
 
 class TrainEngine(DecodeEngine):
     objective: Literal["sft", "dpo"] = key(
         "sft",
         "Objective",
-        "sft: the answers are learned. dpo: of every pair of a right and a rejected answer the right one becomes the "
-        "likelier one, relative to the model that training begins with. DPO wants a learning rate that is ten times "
-        "smaller: about 1e-6, of LoRA 1e-5.",
+        "sft: supervised fine-tuning on the answers. dpo: direct preference optimization on pairs of a chosen and a "
+        "rejected answer, relative to the initial model. DPO needs a ten times smaller learning rate: about 1e-6, "
+        "with LoRA 1e-5.",
     )
     dpo_beta: PositiveFloat = key(
         0.1,
         "DPO beta",
-        "How closely the model stays to the one it began with; less moves further. Only with objective dpo.",
+        "Strength of the bound to the initial model; a smaller one allows larger changes. Only with objective dpo.",
     )
     dpo_label_smoothing: Annotated[float, Field(ge=0, lt=0.5)] = key(
-        0.0, "DPO label smoothing", "Share of pairs whose answers may be the wrong way round. Only with objective dpo."
+        0.0, "DPO label smoothing", "Assumed share of pairs with swapped answers. Only with objective dpo."
     )
     dpo_sft_weight: NotNegative = key(
         0.0,
         "DPO weight of SFT",
-        "Weight of the right answers' loss per token beside that of the pairs: against right answers that become less "
-        "likely together with the wrong ones. Only with objective dpo.",
+        "Weight of the chosen answers' loss per token, added to the loss of pairs, so that chosen answers do not "
+        "become less likely together with rejected ones. Only with objective dpo.",
     )
     packing: bool = key(True, "Packing", "Put several samples into one row, so that no token is padding.")
     pack_tokens: Positive | None = key(
         None,
         "Pack budget",
-        "Tokens of one pack. Unset is chosen together with what is recomputed, so that the GPU's memory is used best; "
-        "on a CPU it is policy.model_max_length.",
+        "Maximum tokens of a pack. Unset is chosen together with recompute for the best use of GPU memory; on a CPU "
+        "it is policy.model_max_length.",
     )
     share_video_prefix: bool = key(
         False,
         "Share videos",
-        "Compute a video once for all questions about it in a step, which keeps them together. Pays on GPUs: 1.5 times "
-        "the samples a second with two questions a video, 6.6 times with eight. Losses are the same, the order of "
-        "samples is not.",
+        "Compute a video once for all questions about it, which are put into one step. On GPUs 1.5 times the samples "
+        "per second with two questions per video, 6.6 times with eight. Losses are the same, the order of samples is "
+        "not.",
     )
     keep_features: bool = key(
         False,
-        "Keep features",
-        "Keep what a frozen vision tower makes of each video within frame_cache_gb, and read it from the second epoch "
-        "on instead of frames. Losses are the same. Takes five times what frames take, and 0.4 GB/s of reading for "
-        "each GPU: for a few hundred videos and many epochs, on a local disk or in memory.",
+        "Feature cache",
+        "Cache the frozen vision tower's features of each video within frame_cache_gb, and read them instead of "
+        "frames from the second epoch on. Losses are the same. Takes five times the space of frames, and 0.4 GB/s of "
+        "reading per GPU: for a few hundred videos and many epochs, on a local disk or in memory.",
     )
     recompute: Literal["auto", "none", "vision", "all"] = key(
         "auto",
-        "What is recomputed",
-        "The activations that the backward pass recomputes, where policy.model_gradient_checkpointing allows it: none "
-        "is fastest, vision saves the vision tower's memory, all saves the most; auto recomputes what costs least, of "
-        "as many layers as the GPU's memory makes necessary.",
+        "Recomputed activations",
+        "Activations that the backward pass recomputes, if policy.model_gradient_checkpointing is on: none is "
+        "fastest, vision saves the vision tower's memory, all saves the most; auto recomputes the cheapest ones, in "
+        "as many layers as GPU memory requires.",
     )
     gpu_memory_gib: PositiveFloat | None = key(
-        None, "GPU memory", "GiB that the training may take of each GPU, if others need the rest; unset is all of it."
+        None, "GPU memory", "Memory limit per GPU in GiB, if other programs need the rest; unset is all of it."
     )
     validation_generate: Count = key(
-        0, "Answered validation samples", "Validation samples that are also answered by generation, for accuracy."
+        0, "Generated validation answers", "Validation samples for which answers are also generated, for accuracy."
     )
     validation_max_tokens: Positive = key(
         1024,
-        "Longest validation answer",
-        "Most new tokens of an answer in validation. The same as generation.max_tokens of the evaluation, so that both "
-        "have the same accuracy; a model that thinks needs room for it.",
+        "Maximum validation answer",
+        "Maximum tokens of a validation answer. Use generation.max_tokens of the evaluation for comparable "
+        "accuracies; reasoning needs more tokens.",
     )
     step_timeout_s: PositiveFloat = key(
-        1800.0, "Step limit", "Seconds that a rank waits for the others before the run ends."
+        1800.0, "Step limit", "Seconds that a rank waits for others before the run ends."
     )

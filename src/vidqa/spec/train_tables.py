@@ -43,7 +43,7 @@ class Fp8(Table):
     quant_recipe: Granularity = key(
         "tensorwise",
         "FP8 granularity",
-        "One FP8 scale for a whole matrix, or for each row: closer to bf16, slower, and not in vision blocks.",
+        "One FP8 scale per matrix, or per row: closer to bf16, slower, and not in vision blocks.",
     )
 
 
@@ -80,12 +80,12 @@ class Checkpoint(Table):
         "After training, upload the best export to the Hugging Face hub; a new repository is made private.",
     )
     hf_repo_name: str = key(
-        "", "Hub repository", "organisation/name for upload_hf; a name alone is in the token's own namespace."
+        "", "Hub repository", "organisation/name for upload_hf; a name alone is in the token's namespace."
     )
     upload_s3: bool | str = key(
         False,
         "Upload to S3",
-        "After training, upload the run and its exports: final (the best and the newest) or all that are kept.",
+        "After training, upload the run and its exports: final (the best and the newest) or all kept ones.",
         only=[False, "final", "all"],
     )
     s3_bucket: str | None = key(None, "S3 bucket", "Bucket for upload_s3.")
@@ -101,8 +101,8 @@ class TrainDataset(Dataset):
     test_size: HeldOut = key(
         None,
         "Held-out part",
-        "Samples held out of the training set for validation: a number, or a share below 1. All samples of a video go "
-        "to one side. Only used where there is no custom.val_dataset.",
+        "Samples held out of the training set for validation: a number, or a share below 1. All samples of a video "
+        "are on one side. Only used without custom.val_dataset.",
     )
 
 
@@ -114,13 +114,13 @@ class ValidationDataset(Dataset):
 @with_compat_keys
 class TrainPolicy(Table):
     type: Literal["sft"] = key(
-        "sft", "Kind of training", "Supervised fine-tuning. Always written: without it cosmos-rl may switch to RL."
+        "sft", "Training type", "Supervised fine-tuning. Always written: without it cosmos-rl may switch to RL."
     )
-    dataset: TrainDataset = table(TrainDataset, "Dataset", "How the training set is split.")
+    dataset: TrainDataset = table(TrainDataset, "Dataset", "Held-out part of the training set.")
     mini_batch: Positive = key(
         1,
         "Micro-batch",
-        "Samples per forward pass and rank where packing is off. 1 needs the least memory; more changes no result.",
+        "Samples per forward pass and rank without packing. 1 needs the least memory; more changes no result.",
     )
     dataloader_shuffle: bool = key(True, "Shuffle", "Draw a new order of the samples in every epoch.")
     dataloader_seed: Count = key(0, "Order seed", "Seed of the order of samples, and of the held-out part.")
@@ -129,7 +129,7 @@ class TrainPolicy(Table):
         "Drop the last partial batch",
         "Leave out the samples at the end of an epoch that do not fill a batch; false trains them as a smaller step.",
     )
-    dataloader_num_workers: Count = key(8, "Decode workers", "Processes per rank that decode videos, at least one.")
+    dataloader_num_workers: Count = key(8, "Decode workers", "Video decoding processes per rank, at least one.")
 
 
 @with_compat_keys
@@ -143,7 +143,7 @@ class Train(Table):
     max_num_steps: Positive | None = key(
         None,
         "Maximum steps",
-        "Stop after this many optimizer steps, for a short try; earlier where the epochs have fewer.",
+        "Maximum number of optimizer steps, for a short trial; training ends earlier if the epochs do.",
     )
     train_batch_per_replica: Positive = key(
         8,
@@ -155,19 +155,19 @@ class Train(Table):
     optm_name: Literal["AdamW", "AdamW8bit", "Adam"] = key(
         "AdamW",
         "Optimizer",
-        "AdamW decays weights apart from the gradient. AdamW8bit has moments of 8 bits, which saves 6 bytes of memory "
-        "for each trainable parameter and needs bitsandbytes; matrices whose rows are no multiple of 256 keep 32 bits.",
+        "AdamW has decoupled weight decay. AdamW8bit has 8-bit moments, which saves 6 bytes of memory per trainable "
+        "parameter and needs bitsandbytes; matrices whose row length is no multiple of 256 keep 32 bits.",
     )
     optm_lr: LearningRate = key(
         1e-5,
         "Learning rate",
-        "Peak learning rate. 1e-5 moves an 8B model without making it forget; LoRA wants about ten times more. A table "
-        "gives parts of the model their own: vision, merger, decoder, and global for those that it does not name; a "
-        "list is [decoder, vision].",
+        "Peak learning rate. 1e-5 trains an 8B model without forgetting; LoRA needs about ten times more. A table has "
+        "one for each part of the model: vision, merger, decoder, and global for the rest; a list is [decoder, "
+        "vision].",
         automl={"min": 1e-6, "max": 1e-3, "scale": "log", "with_lora": {"min": 1e-5}, "default": True},
     )
     optm_impl: Literal["fused", "foreach", "for-loop"] = key(
-        "fused", "Optimizer kernel", "How PyTorch computes the update; fused is the fastest on GPUs."
+        "fused", "Optimizer kernel", "PyTorch's implementation; fused is the fastest on GPUs."
     )
     optm_weight_decay: NotNegative = key(
         0.01,
@@ -192,14 +192,14 @@ class Train(Table):
     optm_warmup_epochs: NotNegative | None = key(
         None,
         "Warm-up in epochs",
-        "The same in epochs, parts allowed. Excludes optm_warmup_steps.",
+        "Warm-up in epochs, also fractions. Excludes optm_warmup_steps.",
         automl={"min": 0.0, "max": 5.0, "depends_on": "train.epoch", "default": False},
     )
-    optm_warmup_start_factor: Share = key(0.0, "Warm-up start", "Share of the peak rate at which warm-up begins.")
+    optm_warmup_start_factor: Share = key(0.0, "Warm-up start", "Initial rate of warm-up, as a share of the peak.")
     optm_decay_type: Decay = key(
         "cosine",
         "Decay",
-        "How the learning rate falls after warm-up. Cosine stays high for long and lands softly.",
+        "Decay schedule after warm-up. Cosine stays high for long and ends smoothly.",
         automl={
             "choices": ["linear", "sqrt", "cosine", "none"],
             "weights": [0.1, 0.1, 0.4, 0.4],
@@ -209,13 +209,13 @@ class Train(Table):
     optm_decay_ratio: Share | None = key(
         None,
         "Decay share",
-        "Share of all steps, at the end, over which the rate falls; unset is all after warm-up.",
+        "Share of all steps, at the end, over which the rate decays; unset is all after warm-up.",
         automl={"min": 0.1, "max": 1.0, "only_where": DECAYING, "default": False},
     )
     optm_min_lr_factor: Share = key(
         0.1,
-        "Lowest rate",
-        "Share of the peak rate at the end. A tenth lets the last batches still count.",
+        "Final rate",
+        "Final rate, as a share of the peak. With a tenth, the last batches still contribute.",
         automl={"min": 0.0, "max": 0.5, "only_where": DECAYING, "default": False},
     )
     optm_grad_norm_clip: NotNegative = key(
@@ -225,7 +225,7 @@ class Train(Table):
         "float32", "Master weights", "Precision of the weights that the optimizer updates.", only=["float32"]
     )
     param_dtype: Dtype = key(
-        "bfloat16", "Compute precision", "Precision of forward and backward.", only=["bfloat16", "float32"]
+        "bfloat16", "Compute precision", "Precision of the forward and backward pass.", only=["bfloat16", "float32"]
     )
     fsdp_reduce_dtype: Dtype = key(
         "float32",
@@ -236,16 +236,16 @@ class Train(Table):
     fsdp_reshard_after_forward: Literal["default", "always", "never", "true", "false"] = key(
         "default",
         "Reshard after forward",
-        "Free gathered weights after a layer's forward pass. never (or false) is faster and holds all weights through "
-        "a step, always (or true) holds none; default is never where the GPU's memory allows.",
+        "Free gathered weights after a layer's forward pass. never (or false) is faster and keeps all weights during "
+        "a step, always (or true) keeps none; default is never if GPU memory allows.",
     )
     fsdp_offload: bool = key(
         False,
         "CPU offload",
-        "Keep trainable weights, their gradients and the optimizer's moments in host memory; the GPU has weights in "
-        "compute precision. A step takes seconds longer: an 8B model trains in full on one GPU of 80 GB.",
+        "Keep trainable weights, gradients and optimizer moments in host memory; the GPU has weights in compute "
+        "precision. A step takes seconds longer; full training of an 8B model fits one GPU of 80 GB.",
     )
-    seed: CountOrNull = key(42, "Seed", "Seed of dropout and of new weights.")
+    seed: CountOrNull = key(42, "Seed", "Seed of dropout and initialization.")
     compile: bool = key(
         True,
         "Compile",
@@ -254,10 +254,10 @@ class Train(Table):
     resume: bool | str = key(
         False, "Resume", "true: from the newest checkpoint of this run; a path: from that checkpoint folder."
     )
-    output_dir: str = key("output", "Output folder", "Folder in which the run makes its own folder.")
+    output_dir: str = key("output", "Output folder", "Parent folder of the run folder.")
     fp8: Fp8 = table(Fp8, "FP8", "8-bit compute.")
     fp4: Fp4 = table(Fp4, "FP4", "4-bit compute.")
-    ckpt: Checkpoint = table(Checkpoint, "Checkpoints", "What is saved and when.")
+    ckpt: Checkpoint = table(Checkpoint, "Checkpoints", "Checkpoints, exports and uploads.")
     train_policy: TrainPolicy = table(
-        TrainPolicy, "Samples", "Order of samples, micro-batches, and workers that read them."
+        TrainPolicy, "Samples", "Sample order, held-out part, micro-batches, decode workers."
     )

@@ -41,15 +41,13 @@ class Sets(Strict):
     """Folders with annotations.json and media. Rounds are accepted by `selection`; the KPI set is evaluated `kpi_looks`
     times, the test set once, after the last round. New samples are mined from `pool`."""
 
-    selection: str = Field(description="set by which rounds are accepted")
-    pool: str | None = Field(
-        default=None, description="collection that samples are mined from: a set, or a folder of media"
-    )
-    kpi: str | None = Field(default=None, description="set that is reported, and decides nothing")
+    selection: str = Field(description="set on which rounds are accepted or rejected")
+    pool: str | None = Field(default=None, description="source of mined samples: a set, or a folder of media")
+    kpi: str | None = Field(default=None, description="set for reporting, without influence on decisions")
     kpi_looks: int = Field(
-        default=2, ge=0, description="evaluations of the KPI set: before, after rounds, the last one after"
+        default=2, ge=0, description="evaluations of the KPI set: before the loop, after rounds, and at the end"
     )
-    test: str | None = Field(default=None, description="set that is evaluated once, when the loop has ended")
+    test: str | None = Field(default=None, description="set that is evaluated once, after the loop")
 
 
 class Where(Resources):
@@ -62,34 +60,32 @@ class Stop(Strict):
     """The rules that end the loop, and the limits for accepting a round."""
 
     target: Share | None = Field(default=None, description="accuracy on the selection set at which the loop ends")
-    target_kind: str | None = Field(default=None, description="the target is that of this kind of question")
-    rounds: int = Field(default=3, ge=1, description="rounds at most")
-    patience: int = Field(default=1, ge=1, description="rounds in a row that may be rolled back before the loop ends")
-    slice_points: float = Field(
-        default=2.0, ge=0, description="points that a kind may fall by, if the fall is no chance"
-    )
-    budget_hours: float | None = Field(default=None, gt=0, description="hours of jobs (GPU hours where there are GPUs)")
+    target_kind: str | None = Field(default=None, description="kind of question that the target applies to")
+    rounds: int = Field(default=3, ge=1, description="maximum number of rounds")
+    patience: int = Field(default=1, ge=1, description="consecutive rolled-back rounds after which the loop ends")
+    slice_points: float = Field(default=2.0, ge=0, description="maximum significant fall of a kind, in points")
+    budget_hours: float | None = Field(default=None, gt=0, description="maximum hours of jobs (GPU hours with GPUs)")
 
 
 class Settings(Strict):
     """All settings. `train` are KEY=VALUE for trainings of rounds; `study` and `words` are more options of scripts."""
 
     model: str | None = Field(
-        default=None, description="what the loop starts with: a training's run folder, or a model"
+        default=None, description="initial model of the loop: the run folder of a training, or a model"
     )
     sets: Sets
-    continue_from: Literal["base", "last"] = Field(default="base", description="what each round's training starts from")
-    train: list[str] = Field(default_factory=list, description="KEY=VALUE for the trainings of rounds")
+    continue_from: Literal["base", "last"] = Field(default="base", description="initial model of each round's training")
+    train: list[str] = Field(default_factory=list, description="KEY=VALUE for the rounds' trainings")
     study: list[str] = Field(
-        default_factory=list, description="options of run_automl.py plan: each round's training is a study's best"
+        default_factory=list, description="options of run_automl.py plan: each round's training is the best of a study"
     )
     words: dict[Literal["gaps", "mine", "augment", "assemble"], list[str]] = Field(default_factory=dict)
-    augment: bool = Field(default=False, description="also make altered copies of what was mined")
+    augment: bool = Field(default=False, description="also augment mined samples")
     audit: Literal["ask", "report"] = Field(
-        default="ask", description="ask: suspected label errors are answered before mining"
+        default="ask", description="ask: suspected label errors are reviewed before mining"
     )
-    audit_from: Share = Field(default=0.5, description="probability of an error from which a label is asked about")
-    control: bool = Field(default=False, description="also train on as many random samples of the pool, for comparison")
+    audit_from: Share = Field(default=0.5, description="minimum error probability of a label for review")
+    control: bool = Field(default=False, description="also train on equally many random pool samples, for comparison")
     where: Where = Where()
     stop: Stop = Stop()
 
@@ -126,7 +122,7 @@ class StageState(Strict):
     facts: dict[str, Fact] = Field(default_factory=dict)
     cost: Cost = Field(default_factory=Cost)
     sentence: str = ""
-    stop: str = Field(default="", description="the rule by which the loop ends here")
+    stop: str = Field(default="", description="the rule that ends the loop here")
 
     @property
     def has_outputs(self) -> bool:

@@ -63,10 +63,10 @@ class DockerSite(SiteSettings):
     """The table [docker] of site.toml."""
 
     network: Literal["bridge", "host", "none"] = Field(
-        default="bridge", description="The container's network; a job needs it only for a tracker such as wandb."
+        default="bridge", description="Network of the container; only trackers such as wandb need it."
     )
     shm_gb: float = Field(
-        default=16.0, gt=0, description="Limit of /dev/shm, which NCCL and decode workers use; Docker's own is 64 MB."
+        default=16.0, gt=0, description="Limit of /dev/shm, used by NCCL and decode workers; Docker's default is 64 MB."
     )
     memory_gb: float = Field(default=0.0, ge=0, description="Memory limit of the container; 0 is none.")
     ulimits: dict[str, int] = Field(
@@ -76,13 +76,13 @@ class DockerSite(SiteSettings):
     user: str = Field(
         default="",
         pattern=r"^(\d+:\d+)?$",
-        description='"UID:GID" that the job runs under and its files belong to; empty is whoever launches.',
+        description='"UID:GID" of the job and the owner of its files; empty: the user who launches it.',
     )
     read_only: list[AbsolutePath] = Field(
-        default=[], description="More absolute folders that the job may read, for example what links in the data name."
+        default=[], description="More absolute folders that the job may read, for example targets of links in the data."
     )
     keep_container: bool = Field(
-        default=False, description="Keep the container when the job is over, to look into it; otherwise it is removed."
+        default=False, description="Keep the container after the job, for inspection; otherwise it is removed."
     )
 
 

@@ -52,44 +52,44 @@ Option = Annotated[str, Field(pattern=r"^--[a-z][\P{Cc}\t]*$"), AfterValidator(_
 
 
 class SlurmSite(SiteSettings):
-    """Settings of the platform slurm. An empty text leaves an option to the cluster's own default."""
+    """Settings of the platform slurm. An empty text leaves an option at the cluster's default."""
 
     backend: Literal["venv", "apptainer", "pyxis"] = Field(
-        "venv", description="What the engine runs in: a Python environment, an Apptainer image, or pyxis's container."
+        "venv", description="Environment of the engine: a Python environment, an Apptainer image, or a pyxis container."
     )
     checkout: AbsolutePath | Literal[""] = Field(
-        "", description="This skill's folder on a cluster that does not see this machine's; its .venv is used."
+        "", description="Folder of this skill on a cluster without access to this machine's; its .venv is used."
     )
-    python: Line = Field("", description="The Python of the environment or image; empty: the launcher's, or python.")
+    python: Line = Field("", description="Python of the environment or image; empty: the launcher's, or python.")
     image: Line = Field("", description="Engine image (a .sif or .sqsh file, docker://...), unless --image names one.")
     cluster_paths: list[AbsolutePath] = Field(
-        [], description="Folders that the nodes see and this machine does not: what is below them is not checked here."
+        [], description="Folders that exist only on the nodes: paths below them are not checked on this machine."
     )
-    mounts: list[Line] = Field([], description='More folders for the container, as "FROM:TO" or "FROM:TO:ro".')
+    mounts: list[Line] = Field([], description='More mounts of the container, as "FROM:TO" or "FROM:TO:ro".')
     partition: Word = Field("", description="Partition.")
-    account: Word = Field("", description="Account that is charged.")
+    account: Word = Field("", description="Account to charge.")
     qos: Word = Field("", description="Quality of service.")
     reservation: Word = Field("", description="Reservation.")
-    constraint: Word = Field("", description="Features that the nodes must have.")
+    constraint: Word = Field("", description="Required node features.")
     time: TimeLimit = Field(
         "",
-        description='Longest time of one attempt, as sbatch has it: "24:00:00", "2-00:00:00"; "24:00" is 24 minutes.',
+        description='Time limit of one attempt, in sbatch\'s format: "24:00:00", "2-00:00:00"; "24:00" is 24 minutes.',
     )
-    gpu_type: Word = Field("", description='Kind of GPU to ask for, such as "h100".')
-    cpus_per_task: int = Field(0, ge=0, description="Cores on each node; 0: the cluster's default.")
-    memory: Word = Field("", description='Memory on each node, such as "200G"; "0" is all of it.')
-    exclusive: bool = Field(False, description="Share the nodes with no other job.")
+    gpu_type: Word = Field("", description='Requested GPU type, such as "h100".')
+    cpus_per_task: int = Field(0, ge=0, description="Cores per node; 0: the cluster's default.")
+    memory: Word = Field("", description='Memory per node, such as "200G"; "0" is all of it.')
+    exclusive: bool = Field(False, description="Use the nodes exclusively.")
     options: list[Option] = Field([], description='More options of sbatch, such as "--exclude=n7".')
     interface: Interface = Field(
-        "", description='Network by which several nodes talk, such as "ib0"; empty: what their addresses say.'
+        "", description='Network interface between nodes, such as "ib0"; empty: that of their addresses.'
     )
     setup: list[Line] = Field([], description='Shell lines before the engine starts, such as "module load cuda".')
-    warning_s: int = Field(120, ge=10, le=65535, description="Seconds before the end of its time that a job saves.")
+    warning_s: int = Field(120, ge=10, le=65535, description="Seconds before the time limit at which a job saves.")
     restarts: int = Field(
-        3, ge=0, description="How often a job starts again after a failed node, a preemption, or the end of its time."
+        3, ge=0, description="Restarts of a job after a failed node, a preemption, or the time limit."
     )
-    ssh: Host = Field("", description="Host to submit from, HOST or USER@HOST; empty: SLURM's commands are here.")
-    ssh_config: Line = Field("", description="ssh's configuration file, where it is not ~/.ssh/config.")
+    ssh: Host = Field("", description="Host to submit from, HOST or USER@HOST; empty: this machine.")
+    ssh_config: Line = Field("", description="ssh's configuration file, if not ~/.ssh/config.")
 
 
 MEETING = """\

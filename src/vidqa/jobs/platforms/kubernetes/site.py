@@ -60,11 +60,11 @@ class Toleration(SiteSettings):
 class Volume(SiteSettings):
     """One volume: a claim (PVC) or a folder of the node, and its mount path."""
 
-    mount_path: AbsolutePath = Field(description="Where the pod sees it.")
-    launcher_path: PathOrNone = Field("", description="Where the launcher sees it, if elsewhere: the spec's path.")
+    mount_path: AbsolutePath = Field(description="Path in the pod.")
+    launcher_path: PathOrNone = Field("", description="Path on the launching machine, if different: the spec's path.")
     claim: NameOrNone = Field("", description="Name of a PersistentVolumeClaim.")
-    host_path: PathOrNone = Field("", description="A folder of the node, in place of a claim.")
-    sub_path: str = Field("", description="A folder inside the claim, in place of its root.")
+    host_path: PathOrNone = Field("", description="Folder of the node, instead of a claim.")
+    sub_path: str = Field("", description="Folder inside the claim, instead of its root.")
     read_only: bool = Field(False, description="Mount it read-only.")
 
     @model_validator(mode="after")
@@ -83,11 +83,11 @@ class KubernetesSite(SiteSettings):
     """Settings of the platform kubernetes."""
 
     namespace: Name = Field("default", description="Namespace of the jobs.")
-    context: str = Field("", description="Context of the kubeconfig; empty: its current one.")
+    context: str = Field("", description="Context of the kubeconfig; empty: the current one.")
     form: Literal["job", "trainjob"] = Field("job", description="A batch Job, or a Kubeflow TrainJob.")
     runtime: Name = Field("torch-distributed", description="ClusterTrainingRuntime of a TrainJob.")
-    image: str = Field("", description="Engine image, where --image does not name one.")
-    python: str = Field("python", min_length=1, description="The image's Python.")
+    image: str = Field("", description="Engine image, unless --image names one.")
+    python: str = Field("python", min_length=1, description="Python of the image.")
     image_pull_secret: NameOrNone = Field("", description="Secret for a private registry.")
     secret: Name = Field("vidqa", description="Secret with HF_TOKEN, WANDB_API_KEY, the AWS keys.")
     service_account: NameOrNone = Field("", description="Service account of the pods.")
@@ -95,35 +95,33 @@ class KubernetesSite(SiteSettings):
         [], description="Claims and node folders: mount_path, launcher_path, claim or host_path, sub_path, read_only."
     )
     cluster_paths: list[AbsolutePath] = Field(
-        [], description="Folders that pods see and this machine does not: what is below them is not checked here."
+        [], description="Folders that exist only in the pods: paths below them are not checked on this machine."
     )
-    node_selector: dict[str, str] = Field({}, description="Labels that a node must have.")
+    node_selector: dict[str, str] = Field({}, description="Required node labels.")
     tolerations: list[Toleration] = Field([], description="Taints that the pods tolerate.")
     interface: Interface = Field(
-        "", description='Network by which several nodes talk, such as "net1"; empty: what their addresses say.'
+        "", description='Network interface between nodes, such as "net1"; empty: that of their addresses.'
     )
     queue: NameOrNone = Field("", description="LocalQueue of Kueue that admits the job.")
-    host_network: bool = Field(False, description="Pods use their node's own network, as RDMA often needs it.")
+    host_network: bool = Field(False, description="Use the node's network, which RDMA often needs.")
     annotations: dict[str, str] = Field(
         {}, description='Annotations of the pods, such as {"k8s.v1.cni.cncf.io/networks" = "rdma-net"}.'
     )
     gpu_resource: str = Field("nvidia.com/gpu", description="Name of the GPU resource.")
     resources: dict[str, Annotated[int, Field(ge=1)]] = Field(
-        {}, description='More of each pod, such as {"rdma/rdma_shared_device_a" = 1}.'
+        {}, description='More resources of a pod, such as {"rdma/rdma_shared_device_a" = 1}.'
     )
-    capabilities: list[Capability] = Field([], description='For RDMA, often ["IPC_LOCK"]: to lock memory.')
+    capabilities: list[Capability] = Field([], description='RDMA often needs ["IPC_LOCK"], to lock memory.')
     environment: dict[Variable, Value] = Field(
-        {}, description='Variables of the engine, such as {NCCL_IB_HCA = "mlx5"}; secrets belong into `secret`.'
+        {}, description='Environment of the engine, such as {NCCL_IB_HCA = "mlx5"}; secrets belong into `secret`.'
     )
     cpus: int = Field(0, ge=0, description="CPU request of a pod; 0: none.")
     memory_gib: int = Field(0, ge=0, description="Memory request and limit of a pod; 0: none.")
     shm_gib: int = Field(16, ge=1, description="Size limit of /dev/shm, which is memory.")
     run_as_user: int | None = Field(None, ge=0, description="User id of the pods' processes.")
-    grace_s: int = Field(600, ge=30, description="Time to save in when a pod is ended.")
-    restarts: int = Field(3, ge=0, description="How often a run that saved itself goes on by itself.")
-    start_limit_s: int = Field(
-        600, ge=1, description="A pod whose image or settings keep it from starting for so long ends the job."
-    )
+    grace_s: int = Field(600, ge=30, description="Seconds to save in when a pod is terminated.")
+    restarts: int = Field(3, ge=0, description="Automatic restarts of a run that was saved.")
+    start_limit_s: int = Field(600, ge=1, description="Seconds after which a pod that cannot start ends the job.")
 
     @model_validator(mode="after")
     def _mounts_differ(self) -> KubernetesSite:

@@ -211,10 +211,10 @@ def in_migrating(text: str) -> str:
     keys += [f"in `{outer}` {', '.join(sorted(names))}" for outer, names in by_table.items()]
     tables = {
         "moved": [row("there", "here"), row("---", "---"), *_moved()],
-        "only": _compat_rows(train, "taken"),
-        "idle": _compat_rows(train, "what it says there"),
-        "only_grpo": _compat_rows(own, "taken"),
-        "idle_grpo": _compat_rows(own, "what it says there"),
+        "only": _compat_rows(train, "supported values"),
+        "idle": _compat_rows(train, "meaning there"),
+        "only_grpo": _compat_rows(own, "supported values"),
+        "idle_grpo": _compat_rows(own, "meaning there"),
         "reinforcement": [", ".join(keys) + "."],
     }
     for name, lines in tables.items():
@@ -240,7 +240,7 @@ def _compat_rows(keys: Mapping[str, FieldInfo], column: str) -> Iterator[str]:
     for path, field in keys.items():
         native, instead = _native(field)
         shown = f"`{instead}`" if instead and " " not in instead else instead or ""
-        if column == "taken" and isinstance(native, dict):
+        if column == "supported values" and isinstance(native, dict):
             yield row(f"`{path}`", ", ".join(map(json.dumps, native["only"])), shown)
-        elif column != "taken" and native == "no effect":
+        elif column != "supported values" and native == "no effect":
             yield row(f"`{path}`", field.description or "", shown)

@@ -66,7 +66,8 @@ def carry_out(record: "JobRecord", options: Namespace) -> Result:
 
     if options.verb == "logs" and not options.follow:
         text = watch.tail(record, options.lines)
-        return Result({"log": str(record.log), "lines": text.splitlines()}, text or f"{record.log} is empty")
+        nothing = f"{record.log} is empty or not on this machine"
+        return Result({"log": str(record.log), "lines": text.splitlines()}, text or nothing)
     if options.verb == "logs":
         return job_results.of_wait(watch.wait(record, options.timeout, note, lines=options.lines))
     if options.verb == "wait":

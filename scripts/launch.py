@@ -63,7 +63,8 @@ def main(options: Namespace) -> Result:
         rendered = launch.dry_run(*arguments, new_run=options.new_run, ready=ready)
         return job_results.of_dry_run(rendered, platform(options.platform), options.out)
     job = api.submit(*arguments, new_run=options.new_run, restart=True, ready=ready)
-    note(f"{job.how}: job {job.job_id}; run folder {job.record().run_dir}")
+    another = "" if job.how == "started" else "; nothing was started: --new-run starts another"
+    note(f"{job.how}: job {job.job_id}; run folder {job.record().run_dir}{another}")
     return job_results.of_launch(job, job.wait(options.timeout, note) if options.wait else None)
 
 

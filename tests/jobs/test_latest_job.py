@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -42,7 +43,12 @@ def test_a_run_folder_names_its_job(over_at_once: None, write_spec: WriteSpec) -
     record = ended(write_spec("complete"))
     for place in (record.run_dir, f"{record.run_dir}/"):
         assert ask("status", place)["data"]["job_id"] == record.job_id
-    assert codes(ask("status", str(Path(record.run_dir).parent))) == ["JOB_NOT_FOUND"]
+    (problem,) = ask("status", str(Path(record.run_dir).parent))["problems"]
+    assert problem["code"] == "JOB_NOT_FOUND" and record.job_id in problem["remedy"]
+    (problem,) = ask("status", str(Path(record.run_dir) / ".." / ".."))["problems"]
+    assert problem["code"] == "JOB_NOT_FOUND" and "the run folder of no job" in problem["message"]
+    shutil.rmtree(record.run_dir)
+    assert "which is not on this machine" in jobs.describe(record)
 
 
 def test_a_run_folder_that_was_continued_names_its_newest_job(
@@ -64,6 +70,18 @@ def test_a_run_folder_that_was_continued_names_its_newest_job(
     assert ask("status", first.job_id)["data"]["job_id"] == JobHandle(first.job_id).record().job_id == first.job_id
     moved = Path(first.run_dir).rename(Path(first.run_dir).parent.with_name("moved"))  # its name is no job's
     assert codes(ask("status", str(moved))) == ["JOB_NOT_FOUND"]
+
+
+def test_a_cancel_of_a_job_that_another_continued_names_that(stand_in: None, write_spec: WriteSpec) -> None:
+    record = launch("train", write_spec("hang"), "local").record
+    until_engine_runs(record)
+    jobs.cancel(record.job_id, ENOUGH_S)
+    second = JobHandle(record.job_id).retry()
+    said = ask("cancel", record.job_id)
+    (problem,) = said["problems"]
+    assert (problem["code"], problem["where"], said["ok"]) == ("JOB_NOT_DONE", second.job_id, False)
+    assert problem["remedy"].endswith(f"cancel {second.job_id}") and not second.record().state.is_terminal
+    assert ask("cancel", second.job_id)["ok"] and ask("cancel", record.job_id)["ok"]
 
 
 def test_a_log_is_followed_from_its_last_lines_on(stand_in: None, write_spec: WriteSpec) -> None:

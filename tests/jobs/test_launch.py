@@ -260,6 +260,7 @@ def test_the_retry_script_refuses_what_would_fail_again(stand_in: None, write_sp
     _, record = finished(write_spec("fail"))
     (problem,) = ask("retry", record.job_id)["problems"]
     assert (problem["code"], problem["exit_code"]) == ("NOT_AGREED", Exit.REFUSED)
+    assert "--yes" in problem["remedy"] and "--image" not in problem["remedy"]
     assert "DATA_EMPTY" in problem["message"]
 
 

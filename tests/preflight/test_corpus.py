@@ -67,6 +67,7 @@ def test_the_one_code_comes_first(case: Case, name: str) -> None:
     found = case.look()
     assert [problem.code for problem in found][:1] == [code], found
     assert found[0].where and found[0].message and found[0].remedy
+    assert not [problem for problem in found if problem.message.startswith("0 samples")], "it follows from the fault"
     assert NAMED.get(name, "") in f"{found[0].where} {found[0].message}"
     errors = {problem.code for problem in found if problem.severity == "error"}
     assert not errors or refused(case) & errors, "a launch would start it"

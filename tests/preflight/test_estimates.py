@@ -477,6 +477,6 @@ def test_a_disk_too_small_is_told_in_gigabytes(case: Case, monkeypatch: pytest.M
     usage = shutil.disk_usage(case.folder)._replace(free=200 * 10**9)
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     (problem,) = [p for p in case.report("environment").problems if p.code == "ENV_DISK_SPACE"]
-    assert "200.0 GB free" in problem.message and "3 checkpoints" in problem.message
+    assert "200.00 GB free" in problem.message and "3 checkpoints" in problem.message
     case.spec["policy.lora"] = {"r": 16}
     assert [p for p in case.report("environment").problems if p.code == "ENV_DISK_SPACE"] == []

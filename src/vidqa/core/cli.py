@@ -58,7 +58,12 @@ REFUSED_BY_SYSTEM = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT),
     *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),  # impossible file names
 )
-INTERRUPTED = Code("INTERRUPTED", "The script was interrupted from the keyboard.", "Run it again.", Exit.NOT_DONE)
+INTERRUPTED = Code(
+    "INTERRUPTED",
+    "The script was interrupted from the keyboard.",
+    "Run it again. A job that it had started goes on: python scripts/jobs.py status",
+    Exit.NOT_DONE,
+)
 NOT_AGREED = Code(
     "NOT_AGREED",
     "The job would run in the image that config.json records, or fail again as it did, or weights would go to a "

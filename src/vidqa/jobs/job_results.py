@@ -19,7 +19,7 @@ from vidqa.core.problem import Exit, Problem, ProblemError, bounded, exit_code_o
 from vidqa.core.run_folder import ANSWERS, EMBEDDINGS, QUERY_EMBEDDINGS
 from vidqa.jobs import failure, records, watch
 from vidqa.jobs.platforms._base import RUN_SCRIPT, SPEC_FILE, SUBMIT_SCRIPT, Platform, State, copy_command
-from vidqa.jobs.problems import JOB_RECORD_BROKEN
+from vidqa.jobs.problems import JOB_NOT_DONE, JOB_RECORD_BROKEN
 from vidqa.jobs.records import SKIPPED, JobRecord
 from vidqa.jobs.watch import MOST_LISTED
 
@@ -115,16 +115,20 @@ def of_wait(record: JobRecord) -> Result:
 
 
 def of_cancel(record: JobRecord) -> Result:
-    """A cancelled job, which is no failure."""
+    """A cancelled job is no failure, unless another one that goes on with its run was meant."""
+    if (later := watch.later_job(record)) and not watch.observe(later).state.is_terminal:
+        remedy = f"cancel that one: {command('jobs', 'cancel', later.job_id)}"
+        running = JOB_NOT_DONE.at(later.job_id, f"it continues the run of {record.job_id}, and goes on", remedy)
+        return replace(of_job(record), problems=[running], exit_code=int(Exit.NOT_DONE))
     return of_job(record) if record.state == State.CANCELED else of_wait(record)
 
 
 def of_job(record: JobRecord) -> Result:
     """The state of a job, and commands for it."""
     later = watch.later_job(record)
-    verbs = ["logs"] if record.state.is_terminal else ["status", "logs"]
+    verbs = ["logs"] if record.state.is_terminal else ["status", "wait", "logs"]
     is_unfinished = record.state in (State.STOPPED, State.CANCELED, State.ERROR)
-    if is_unfinished and not later and not failure.why_retry_fails(record.failure):
+    if is_unfinished and not later and record.run.path.is_dir() and not failure.why_retry_fails(record.failure):
         verbs.append("retry")
     shown = results_of(record)
     continued = {"continued_by": later.job_id} if later else {}

@@ -187,7 +187,8 @@ def retry(
         remedy = f"look at it: {command('jobs', 'status', record.job_id)}"
         raise USAGE.error(record.job_id, f"there is nothing to retry: the job is {record.state}", remedy)
     if (reason := failure.why_retry_fails(record.failure)) and not agreed:
-        raise NOT_AGREED.error(record.job_id, reason)
+        again = command("jobs", "retry", record.job_id, "--yes")
+        raise NOT_AGREED.error(record.job_id, reason, f"Ask the user. Once what made it fail is repaired: {again}")
     where = platform(record.platform)
     settings = site.read(where.name, site_file) if site_file else site.settings_of(record, where.settings)
     gpus = record.gpus if where.visible_gpus(settings) is None else record.requested_gpus

@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from vidqa.core import files
-from vidqa.core.cli import command
+from vidqa.core import environment, files
+from vidqa.core.cli import command, duration_text
 from vidqa.core.problem import JOB_FAILED, Exit, Problem, ProblemError
 from vidqa.jobs import cost, failure, records
 from vidqa.jobs.platforms import engine_process, platform
@@ -86,8 +86,10 @@ def find(job: str) -> JobRecord:
         below = below or (record if os.path.dirname(run_dir) == folder else None)
     if below:
         remedy = f"name a job; the newest of them: {command('jobs', 'status', below.job_id)}"
-        raise JOB_NOT_FOUND.error(job, "it is no run folder, and holds those of several jobs", remedy)
-    return observe(records.read(os.path.basename(folder)))
+        raise JOB_NOT_FOUND.error(job, "it is no run folder, and holds run folders of jobs", remedy)
+    if (name := os.path.basename(folder)) not in records.names():
+        raise JOB_NOT_FOUND.error(job, f"it is the run folder of no job in {environment.jobs_folder()}")
+    return observe(records.read(name))
 
 
 def later_job(record: JobRecord) -> JobRecord | None:
@@ -140,7 +142,8 @@ def describe(record: JobRecord) -> str:
     """A job in a few lines of text."""
     status = record.run.read_status()
     steps = f"{status.get('step')} of {status['total_steps']}" if status.get("total_steps") else "-"
-    left = f", about {status['eta_s']:.0f} s left" if status.get("eta_s") and not record.state.is_terminal else ""
+    eta_s = None if record.state.is_terminal else status.get("eta_s")
+    left = f", about {duration_text(eta_s)} left" if eta_s else ""
     processes = f"{record.processes} process" + "es" * (record.processes != 1)
     rows = {
         "job": f"{record.job_id} ({record.action} on {record.platform}, {processes})",
@@ -148,7 +151,7 @@ def describe(record: JobRecord) -> str:
         **({"failure": f"{record.failure['class']}: {record.failure['evidence']}"} if record.failure else {}),
         **({"preflight": record.preflight} if record.preflight else {}),
         "step": steps + left,
-        "run": record.run_dir,
+        "run": record.run_dir + ", which is not on this machine" * (not os.path.isdir(record.run_dir)),
         "log": record.log,
         "spec": record.spec,
         "launched": f"{record.created} on {record.launcher.host}, from {record.folder or 'a folder not recorded'}",
@@ -203,7 +206,8 @@ def problems_of(record: JobRecord) -> list[Problem]:
     if record.state == State.COMPLETE:
         return []
     if not record.state.is_terminal:
-        return [JOB_NOT_DONE.at(record.job_id, f"the job is {record.state}")]
+        remedy = f"wait longer: {command('jobs', 'wait', record.job_id)}; or cancel it"
+        return [JOB_NOT_DONE.at(record.job_id, f"the job is {record.state}", remedy)]
     if record.state == State.CANCELED:
         saved = "it saved itself" if record.exit_code == Exit.NOT_DONE else "without saving itself"
         return [JOB_NOT_DONE.at(record.job_id, f"the job was canceled, {saved}")]

@@ -77,6 +77,8 @@ def steps(inputs: Inputs) -> list[Problem]:
     if train_spec is None:
         return []
     facts = _data_facts(inputs)
+    if not facts.train_samples and inputs.bad_sample_severity == "error":
+        raise Skip("no sample can be used, as other checks report")
     inputs.facts |= {
         "effective_batch": spec.effective_batch(train_spec),
         "steps_per_epoch": spec.steps_per_epoch(train_spec, facts.train_samples),

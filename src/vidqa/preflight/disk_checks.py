@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidqa.core import environment
+from vidqa.core.cli import size_text
 from vidqa.core.problem import Problem
 from vidqa.data.problems import DISK_SPACE
 from vidqa.data.storage import hub
@@ -52,8 +53,8 @@ def disk_problems(all_needs: Iterable[DiskNeed]) -> list[Problem]:
         folder, needed = needs[-1].folder, sum(need.bytes for need in needs)
         free = shutil.disk_usage(folder).free
         if free < needed:
-            parts = ", ".join(f"{need.bytes / 1e9:.1f} GB for {need.what}" for need in needs)
-            message = f"{free / 1e9:.1f} GB free, about {needed / 1e9:.1f} GB needed: {parts}"
+            parts = ", ".join(f"{size_text(need.bytes)} for {need.what}" for need in needs)
+            message = f"{size_text(free)} free, about {size_text(needed)} needed: {parts}"
             problems.append(DISK_SPACE.at(folder, message))
     return problems
 
@@ -123,7 +124,7 @@ def frame_cache(inputs: Inputs) -> list[Problem]:
     if not os.access(place, os.W_OK):
         return [DISK_SPACE.at(place, "the folder cannot be written", severity="warning")]
     if free < needed:
-        message = f"{free / 1e9:.1f} GB free; the frames take {needed / 1e9:.1f} GB"
+        message = f"{size_text(free)} free; the frames take {size_text(needed)}"
         return [DISK_SPACE.at(place, message, severity="warning"), *problems]
     return problems
 
@@ -141,6 +142,6 @@ def _features(inputs: Inputs, limit: int) -> tuple[int, list[Problem]]:
     inputs.facts |= {"feature_bytes": room.feature_bytes, "features_kept": room.share}
     if room.share == 1:
         return cached_bytes, []
-    message = f"features of {room.share:.0%} of the videos fit: all take {room.feature_bytes / 1e9:.1f} GB"
-    message += f" beside {room.frame_bytes / 1e9:.1f} GB of frames, the cache may hold {limit / 1e9:.1f} GB"
+    message = f"features of {room.share:.0%} of the videos fit: all take {size_text(room.feature_bytes)}"
+    message += f" beside {size_text(room.frame_bytes)} of frames, the cache may hold {size_text(limit)}"
     return cached_bytes, [DISK_SPACE.at(where, message, severity="warning")]

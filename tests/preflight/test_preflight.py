@@ -249,3 +249,7 @@ def test_the_script(write_spec: WriteSpec, media: Path) -> None:
     both = ("--evaluate-spec", path, "--kpi-root", media)  # of which one would be ignored
     code, result, _ = script("preflight", "--spec", path, *both)
     assert code == Exit.USAGE and result["problems"][0]["code"] == "USAGE"
+    evaluation = path.with_name("evaluation.toml")
+    evaluation.write_text("num_gpus = 1\n")
+    code, result, _ = script("preflight", "--spec", evaluation, "--kpi-root", media)
+    assert code == Exit.USAGE and "nothing evaluates what evaluate makes" in result["problems"][0]["message"]

@@ -181,6 +181,7 @@ def test_problems_name_key_value_and_rule(data: Layer) -> None:
         ("policy.lora.rank", None),
         ("custom.vision.nframe", "custom.vision.nframes"),
         ("model_max_length", "policy.model_max_length"),
+        ("valdation", "did you mean validation"),
     ],
 )
 def test_an_unknown_key_names_the_nearest(data: Layer, wrong: str, right: str | None) -> None:

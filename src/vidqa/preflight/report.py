@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core.actions import resolve
+from vidqa.core.cli import USAGE
 from vidqa.core.problem import Exit, Problem, ProblemError, bounded
 from vidqa.data import storage
 from vidqa.data.problems import MEDIA_MISSING
@@ -98,9 +99,12 @@ def preflight(
 ) -> Report:
     """Run the checks of `group`, all for None; LEAKS stands for those that compare two sets. `probe_sample` is the
     number of media to decode; `options` are further fields of Inputs: declared, resources, engine, evaluate_spec,
-    kpi_root. A report of all groups is cached for the launch. Raises ProblemError if the file is not a spec; all other
-    problems are in the report."""
+    kpi_root. A report of all groups is cached for the launch. Raises ProblemError if the file is not a spec, and USAGE
+    for an evaluation of what none evaluates; all other problems are in the report."""
     inputs = Inputs(spec_path, action or action_of(spec_path), platform, probe_sample, **options)
+    if (inputs.evaluate_spec or inputs.kpi_root) and not inputs.declared_action.evaluated_by:
+        where, message = "--evaluate-spec, --kpi-root", f"nothing evaluates what {inputs.action} makes"
+        raise USAGE.error(where, message, "leave it out, or name the spec of a training with it")
     # First: a file that changes during the checks makes the report stale.
     key = _report_key(inputs) if group is None else None
     chosen = [c for c in _all_checks(inputs) if group in (None, c.group) or (group == LEAKS and c.leaks)]

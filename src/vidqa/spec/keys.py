@@ -119,9 +119,10 @@ def with_values(spec: SpecT, values: Mapping[str, Any]) -> SpecT:
 
 
 def nearest(action: str, path: str) -> list[str]:
-    """Up to three known keys similar to `path`: by the whole path first, then by the last name alone."""
+    """Up to three known keys or tables similar to `path`: by the whole path first, then by the last name alone."""
     names = [*leaves(action), *actions.action(action).shorthand]
-    close = difflib.get_close_matches(path, names, n=3, cutoff=0.75)
+    tables = {name.rpartition(".")[0] for name in leaves(action)}
+    close = difflib.get_close_matches(path, [*names, *tables], n=3, cutoff=0.75)
     last = path.rsplit(".", 1)[-1]
     same = [name for name in names if name.rsplit(".", 1)[-1] == last]
     by_last = difflib.get_close_matches(last, {name.rsplit(".", 1)[-1] for name in names}, n=2, cutoff=0.7)

@@ -99,10 +99,15 @@ def launch(
     settings = site.read(platform_name, resources.site)
     job_spec = load_job_spec(action, spec_path, fetch=True, settings=settings)
     last_sequence = records.last_sequence()
-    if not new_run and (earlier := earlier_job(job_spec, platform_name, ended=ended)):
+    earlier = None if new_run else earlier_job(job_spec, platform_name)
+    if earlier and (ended or earlier.state in SAME_WORK):
         return _launched_before(earlier)
     run_dir, job_id = name_run(job_spec, new_run=new_run)
     job, readiness, problems = _checked(job_spec, spec_path, where, resources, ready, run_dir, job_id)
+    if earlier and not job_spec.resumes and (step := earlier.run.read_status().get("step")):
+        message = f"it did the same and ended {earlier.state} after step {step}; this job begins anew"
+        remedy = f"to go on with that one, cancel this one, then: {command('jobs', 'retry', earlier.job_id)}"
+        problems.append(JOB_NOT_DONE.at(earlier.job_id, message, remedy, severity="warning"))
     # No cluster is contacted under the lock: later launches are seen from their records.
     with job_store.lock("launch"):
         since = [record for record in _same(job_spec, platform_name) if record.sequence > last_sequence]
@@ -206,16 +211,16 @@ def retry(
     return Launched("started", _submit(*reserved, where), problems)
 
 
-def earlier_job(job_spec: JobSpec, platform_name: str, *, ended: bool = False) -> JobRecord | None:
+def earlier_job(job_spec: JobSpec, platform_name: str) -> JobRecord | None:
     """The newest job of the same spec, data and model that is running, or complete with its run folder. Without one,
-    `ended` gives the newest job that ended otherwise and still has its run folder."""
+    the newest job that ended otherwise and still has its run folder."""
     others = []
     for record in map(watch.observe, _same(job_spec, platform_name)):
         has_folder = os.path.isdir(record.run_dir)
         if not record.state.is_terminal or (record.state == State.COMPLETE and has_folder):
             return record
         others += [record] * has_folder
-    return others[0] if ended and others else None
+    return others[0] if others else None
 
 
 def _same(job_spec: JobSpec, platform_name: str) -> list[JobRecord]:

@@ -50,6 +50,8 @@ YES_NO = [
     ("Yes <think>was that right?</think>", "yes"),
     (r"\boxed{Yes}", "yes"),
     ("At first it looks like yes. It never stops.\nNo.", "no"),
+    ('{"answer": "No", "reason": "yes, it brakes"}', "no"),
+    ("no (it keeps going)", "no"),
     ("Yes. Actually, no.", "no"),
     ("No. Actually yes, it stops at 3 s.", "yes"),
     ("Yes. Wait, no, it goes on.", "no"),

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from vidqa.data.conversation import without_thinking
 from vidqa.evaluation.choices import RETRACTION, Reading, is_option, options_of, read_letter, without_prefix
-from vidqa.evaluation.quantities import UNITS, is_number, parse_number, says_none, units_named
+from vidqa.evaluation.quantities import UNITS, is_number, parse_number, says_none
 from vidqa.evaluation.text import as_text, clean, normalise, plain, tokens
 
 RULES = "vidqa.answers.v3"  # part of a recipe: scores by different rules are not comparable
@@ -234,7 +234,7 @@ _YES_NO_LAST = re.compile(
     rf"(?:\n\W*(?=\w+\W*\Z)|{RETRACTION}.{{0,300}}?[.!?\n]\s*(?=\w+[.,!]))(yes|true|no|false)\b", re.I | re.S
 )
 _DENIAL = re.compile(r"(?:\b(?:not|never)|n['’]t)\s+(?:\w+\s+){0,2}$", re.IGNORECASE)
-_CLAUSE_END = re.compile(r"\s*(?:[.,;:!\"')]|$)")
+_CLAUSE_END = re.compile(r"\s*(?:[.,;:!\"'()]|$)")
 
 
 def _polarity(word: str) -> str:
@@ -336,7 +336,7 @@ def _find(kind: str, text: str, question: str, truth: str) -> Reading | None:
     if kind == "direction":
         return _direction(text, question)
     if kind == "number":
-        number = "0" if says_none(text, question) else parse_number(text, units_named(truth, question))
+        number = parse_number(text, truth, question)
         return None if number is None else Reading(number)
     answer = normalise(without_prefix(text))
     return Reading(answer) if answer else None

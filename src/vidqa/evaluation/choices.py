@@ -96,7 +96,7 @@ _TOKEN = rf"(?<![{_LATIN}_'])(?P<open>{_OPEN})(?P<letter>[A-Za-z]){_EDGE}(?P<clo
 _OPTION_WORD = r"(?:\b(?:option|choice|letter|opción|opção|opzione|вариант|buchstabe)\b|选项|選項|選択肢|선택지|보기)"
 _VERB_OR_MARK = r"(?:[:=]|\b(?:is|would be|must be|should be|es|est|ist|é|è)\b|是|为|為|は|은|는)"
 _ANSWER_CUE = re.compile(
-    rf"(?:{ANSWER_WORD}{CLAUSE}{LINK}{{0,12}}+"
+    rf"(?:{ANSWER_WORD}\"?{CLAUSE}{LINK}{{0,12}}+"
     rf"|{_OPTION_WORD}(?:\s+correct[ae]?|\s+corret[ao])?\s*{_VERB_OR_MARK}{LINK}{{0,12}}+"
     rf"|\bnot\s+(?:option\s+)?\(?[A-Z]\)?,?\s+but\s+(?:rather\s+)?(?:option\s+)?"
     rf"|\b(?:so|thus|therefore|hence)\b,?\s*(?:it\s+is|it's|that's|it\s+must\s+be)?\s*){_TOKEN}",
@@ -114,7 +114,10 @@ _BRACKETED = re.compile(r"(?P<open>\()(?P<letter>[A-Z])(?P<close>\))")
 _CAPITAL = re.compile(rf"(?<![{_LATIN}_'])([A-Z]){_EDGE}")
 _VERB = re.compile(r"\s(?:is|seems|looks|must|would|es|est|ist)\b", re.IGNORECASE)
 _DECOR = r"[\s>#*•·\-]*"
-_PREFIX = rf"(?:(?:so|thus|therefore|hence|then|final|∴)\b[,:]?\s*|(?:it's|it\s+is)\s+|{_OPTION_WORD}\s*)*"
+_PREFIX = (
+    r"(?:(?:so|thus|therefore|hence|then|final|probably|(?:most\s+)?likely|∴)\b[,:]?\s*"
+    rf"|(?:it's|it\s+is|i\s+(?:think|believe)|i'(?:d|ll)\s+say)\s+|{_OPTION_WORD}\s*)*"
+)
 _ALONE = re.compile(
     rf"{_DECOR}{_PREFIX}{_TOKEN}\s*(?:です|だ|である|입니다|이다|예요|이에요|项|項|选项)?[\s.,;:!)\"'\-]*",
     re.IGNORECASE,
@@ -142,14 +145,12 @@ _DENIED = re.compile(
     r"[)\"'\s]*(?:(?:option|answer|choice)\s+)?(?:(?:is|was|are|were|seems?|looks?|can|could|does|do|did|would|should|must"
     r"|be|has|have|been|clearly|also|both|ca|wo|es|est|ist)(?:\b\s*|(?=n't)))*(?:not\b(?!\s*[(\"']*[A-Z]\b)|n't\b|never\b|cannot\b|wrong\b|incorrect\b"
     r"|incorrecta\b|falsch\b|faux\b|false\b|invalid\b|impossible\b|out\b|excluded\b|eliminated\b|ruled\b|implausible\b"
-    r"|unlikely\b|rejected\b|nicht\b|fausse\b|errad[ao]\b|incorret[ao]\b|sbagliat[ao]\b|не|ложн|ошибоч|不对|不對|不正确|错|錯|不是|ではな|じゃな|ではあり|は違|間違|[이가은는]\s*아[니닙]|틀)",
+    r"|unlikely\b|rejected\b|nicht\b|fausse\b|errad[ao]\b|incorret[ao]\b|sbagliat[ao]\b|не|ложн|ошибоч|不对|不對|不正确|错|錯|不是|ではな|じゃな|ではあり|は違|間違|[이가은는]\s*아[니닙]|틀|:?\s*[❌✗✘])",
     re.IGNORECASE,
 )
 _UNSURE = re.compile(r"\b(?:might|may|could|maybe|perhaps|possibly)\b", re.IGNORECASE)
 _CONDITION = re.compile(r"\b(?:if|unless|whether)\b(?!.*\bbut\b)", re.IGNORECASE | re.DOTALL)
-RETRACTION = (
-    r"\b(?:wait|hold on|actually|correction|scratch that|on second thoughts?|or rather|i mean|sorry|oops|my mistake)\b"
-)
+RETRACTION = r"\b(?:wait|hold on|actually|correction|scratch that|on second thoughts?|or rather|i mean|sorry|oops)\b"
 _TAKEN_BACK = re.compile(rf"{RETRACTION}|\blet me re\w+", re.IGNORECASE)
 _REASON = ("", "because", "since", "as", "for", "and", "or", "is", "but", "which", "so", "due", "not")
 
@@ -206,9 +207,9 @@ def is_option(text: str, options: dict[str, str]) -> bool:
 
 
 def _alone(line: str, options: dict[str, str]) -> str | None:
-    """The letter that is the whole line."""
-    match = _ALONE.fullmatch(line)
-    return _letter_of(match, options) if match else None
+    """The letter that is all of a line; a small one must be an option, if the options are known."""
+    letter = match["letter"] if (match := _ALONE.fullmatch(line)) else ""
+    return None if letter.islower() and options and letter.upper() not in options else letter.upper() or None
 
 
 def _last_sentence(text: str, options: dict[str, str]) -> str | None:
@@ -327,12 +328,6 @@ def _has_second(match: re.Match[str], text: str) -> bool:
     return not (
         (second["second"] in "AI" and re.match(r"\s+[a-z]", text[second.end() :])) or _DENIED.match(text, second.end())
     )
-
-
-def _letter_of(match: re.Match[str], options: dict[str, str]) -> str | None:
-    """The letter of a line; a lower-case letter must be an option, if the options are known."""
-    letter = match["letter"].upper()
-    return None if match["letter"].islower() and options and letter not in options else letter
 
 
 def _begins(rest: str, option: str) -> bool:

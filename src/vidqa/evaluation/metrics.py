@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any
@@ -57,7 +58,7 @@ def score(
         "n_videos": len(set(video_clusters(item["video_id"] for item in items))),
         **_accuracy(with_truth),
         "one_answer": one_answer(with_truth),
-        "accuracy_of_parsed": _share([i for i in with_truth if i["parse_status"] == "parsed"], _correct),
+        "accuracy_of_parsed": _share([i for i in with_truth if i["parse_status"] == "parsed"], itemgetter("correct")),
         "soft_accuracy": _share(with_truth, lambda item: _soft(item, soft_f1_threshold)),
         "soft_f1_threshold": soft_f1_threshold,
         "parse_status": {status: _count(items, "parse_status", status) for status in STATUSES},
@@ -194,7 +195,7 @@ def _text_table(
     truth = [answer_text(item["gt"]) for item in items]
     table: dict[str, Any] = {
         "n": len(items),
-        "exact_match": _share(items, _correct),
+        "exact_match": _share(items, itemgetter("correct")),
         "soft_accuracy": _share(items, lambda item: _soft(item, threshold)),
         "token_f1": round(fmean(map(token_f1, predicted, truth)), 6),
     }
@@ -248,10 +249,6 @@ def _accuracy(items: Sequence[Item]) -> dict[str, Any]:
 
 def _count(items: Sequence[Item], name: str, value: str) -> int:
     return sum(item[name] == value for item in items)
-
-
-def _correct(item: Item) -> bool:
-    return bool(item["correct"])
 
 
 def _share(items: Sequence[Item], holds: Callable[[Item], bool]) -> float | None:

@@ -100,6 +100,9 @@ _NONE = re.compile(
     r"(?P<rest>[^,.;:!?\n]*)(?:[.;:!\n]|$|,(?!\s*(?:but|except|apart|besides|only)\b))",
     re.IGNORECASE,
 )
+_THERE_ARE = re.compile(
+    r"(?:there\s+(?:is|are|were)|i\s+(?:can\s+)?(?:see|count))(?:\s+a\s+total\s+of)?", re.IGNORECASE
+)
 _PLACES = {*tokens("is are was were can be in on at of this them there video clip scene seen visible present")}
 
 
@@ -125,15 +128,14 @@ def is_number(expected: str) -> bool:
     )
 
 
-def parse_number(text: str, units: frozenset[str]) -> str | None:
+def parse_number(text: str, expected: str, question: str) -> str | None:
     """The one number in `text`, as shortest decimal or as fraction; None if there is none or several compete.
 
-    A unit outside `units` (those in the question or the expected answer) stays in the answer: "12 minutes".
+    A unit that neither the question nor the expected answer names stays in the answer: "12 minutes".
     """
-    text = _prepared(text)
-    numbers = _quantities(text, units)
+    numbers = _quantities(text := _prepared(text), units_named(expected, question))
     if not numbers:
-        return None
+        return "0" if says_none(text, question) else None
     if len({number.value for number in numbers}) == 1:
         return numbers[0].value
     for cue in reversed(list(_CUE.finditer(text))):
@@ -143,7 +145,7 @@ def parse_number(text: str, units: frozenset[str]) -> str | None:
     alone = [value for value in (_line(text, numbers, True), _line(text, numbers, False)) if value]
     if alone:
         return alone[0] if len(set(alone)) == 1 else None
-    return numbers[0].value if _leads(text, numbers) else None
+    return numbers[0].value if _leads(text, numbers, question) else None
 
 
 def says_none(text: str, question: str) -> bool:
@@ -187,11 +189,15 @@ def _is_joined(text: str, numbers: list[Quantity], at: int) -> bool:
     return at + 1 < len(numbers) and _JOINED.fullmatch(text[numbers[at].end : numbers[at + 1].start]) is not None
 
 
-def _leads(text: str, numbers: list[Quantity]) -> bool:
-    """Whether the first number is an answer before the sentence continues: not in "3 or 4", nor in "3 out of 4"."""
-    if text[: numbers[0].start].strip(" \n*\"'(") or _is_joined(text, numbers, 0):
+def _leads(text: str, numbers: list[Quantity], question: str) -> bool:
+    """Whether the first number is an answer before the sentence continues: not in "3 or 4", nor in "3 out of 4". For
+    "How many cars?" it is in "There are 3 cars: 2 red, 1 blue"."""
+    before, between = text[: numbers[0].start].strip(" \n*\"'("), text[numbers[0].end : numbers[1].start]
+    if _is_joined(text, numbers, 0):
         return False
-    between = text[numbers[0].end : numbers[1].start]
+    if before:
+        counted = _nouns(between.partition(":")[0]) if ":" in between and _THERE_ARE.fullmatch(before) else set()
+        return bool(counted) and counted <= _nouns(question)
     end = _CLAUSE_END.search(between)
     if end and (end[0] in ":(" or re.search(r"[^\W\d_]", between)):
         return True

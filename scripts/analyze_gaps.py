@@ -16,7 +16,7 @@ from vidqa.core.run_folder import run_named, run_path
 
 RUN = "python scripts/analyze_gaps.py --results-dir outputs/eval --gaps-parquet gaps.parquet"
 parser = Parser(
-    "Compare evaluation results with the KPI annotations and write the gaps: what the model got wrong.",
+    "Compare evaluation results with the KPI annotations and write the gaps: the model's errors.",
     examples=[
         f"{RUN} --kpi-ann-path kpi/annotations.json --kpi-media-path kpi",
         f"{RUN} --kpi-ann-path s3://bucket/kpi/annotations.json --jsonl gaps.jsonl --fail-on-gaps",
@@ -26,16 +26,16 @@ parser.usage = "analyze_gaps.py --results-dir RUN --gaps-parquet FILE --kpi-ann-
 parser.add_argument(
     "--results-dir", type=run_named, required=True, help="run folder or job id of an evaluation, or s3://"
 )
-parser.add_argument("--gaps-parquet", required=True, help="the table to write, local or s3://; replaces an earlier one")
-parser.add_argument("--kpi-ann-path", required=True, help="annotations that were evaluated: file or folder")
+parser.add_argument("--gaps-parquet", required=True, help="gap table to write, local or s3://; replaces an earlier one")
+parser.add_argument("--kpi-ann-path", required=True, help="evaluated annotations: file or folder")
 parser.add_argument("--kpi-media-path", default="", help="where their videos are (default: beside the annotations)")
 parser.add_argument(
-    "--mode", choices=("exact", "normalized", "bcq", "mcq"), default="normalized", help="how to compare"
+    "--mode", choices=("exact", "normalized", "bcq", "mcq"), default="normalized", help="comparison of answers"
 )
-parser.add_argument("--jsonl", help="write the table as JSON lines too")
-parser.add_argument("--slices", type=Path, metavar="FILE", help="write where it fails more than elsewhere, as JSON")
-parser.add_argument("--audit", type=Path, metavar="FILE", help="write doubtful labels as JSON, and a page to answer")
-parser.add_argument("--embeddings", type=run_path, metavar="FILE", help="of the set: for clusters, and for the audit")
+parser.add_argument("--jsonl", help="also write the table as JSON lines")
+parser.add_argument("--slices", type=Path, metavar="FILE", help="write slices with more errors than average, as JSON")
+parser.add_argument("--audit", type=Path, metavar="FILE", help="write suspected label errors as JSON and review page")
+parser.add_argument("--embeddings", type=run_path, metavar="FILE", help="embeddings, for clusters and the audit")
 parser.add_argument(
     "--other-results",
     nargs="+",
@@ -45,7 +45,7 @@ parser.add_argument(
     metavar="DIR",
     help="other evaluations, for the audit",
 )
-parser.add_argument("--audit-answers", type=Path, metavar="FILE", help="what the audit's page has saved")
+parser.add_argument("--audit-answers", type=Path, metavar="FILE", help="answers saved by the review page")
 parser.add_argument("--fail-on-gaps", action="store_true", help="exit with 3 if there are gaps")
 
 

@@ -22,29 +22,29 @@ def pattern(text: str) -> str:
 
 
 parser = Parser(
-    "Join a base set and new rows, after a look for leaks from the KPI, validation and test sets.",
+    "Merge a base set and new rows, after a check for leaks from the KPI, validation and test sets.",
     examples=[
         f"{RUN} --out round-1",
         "python scripts/assemble_dataset.py --base train --pairs gaps.parquet --kpi kpi --out pairs",
     ],
 )
 parser.add_argument("--base", type=Path, required=True, help="annotations of the training set")
-parser.add_argument("--base-media", default="", help="where their media are (default: beside the annotations)")
+parser.add_argument("--base-media", default="", help="folder or tar of their media (default: beside the annotations)")
 parser.add_argument(
-    "--add", type=Path, nargs="+", action="extend", default=[], help="folders of new rows (also labelled ones)"
+    "--add", type=Path, nargs="+", action="extend", default=[], help="folders of new rows (also labelled)"
 )
-what = "gap table of the base set: its rows become pairs"
+what = "gap table of the base set, for preference pairs"
 parser.add_argument("--pairs", type=Path, metavar="GAPS", help=what)
 parser.add_argument("--out", type=Path, required=True, help="folder for annotations.json, assembly.json, leaks.json")
 for name in ("kpi", "validation", "test"):
     what = f"annotations of the {name} set, and their media"
     parser.add_argument(f"--{name}", nargs="+", action="append", default=[], metavar="PATH", help=what)
-parser.add_argument("--replay", type=number(float, 0), help="rows of the base set for each added one (all)")
-parser.add_argument("--cap", type=number(int, 0), default=0, help="most new rows of one kind (0: all)")
-parser.add_argument("--no-balance", dest="balance", action="store_false", help="keep all answers")
-parser.add_argument("--group-by", type=pattern, default="", help="pattern that names a file's recording")
-parser.add_argument("--round", type=number(int, 0), default=1, help="round of the loop")
-parser.add_argument("--seed", type=number(int, 0), default=0, help="what is drawn")
+parser.add_argument("--replay", type=number(float, 0), help="base rows per added row (all)")
+parser.add_argument("--cap", type=number(int, 0), default=0, help="maximum new rows of a kind (0: all)")
+parser.add_argument("--no-balance", dest="balance", action="store_false", help="do not balance answers")
+parser.add_argument("--group-by", type=pattern, default="", help="pattern of a file's recording in its name")
+parser.add_argument("--round", type=number(int, 0), default=1, help="round of the DEFT loop")
+parser.add_argument("--seed", type=number(int, 0), default=0, help="random seed")
 
 
 def fields(options: Namespace) -> dict[str, Any]:

@@ -11,17 +11,17 @@ from vidqa.core.cli import Parser, Result, chosen, number, run
 
 RUN = "python scripts/augment_samples.py --annotations mined/mined.json --out augmented"
 parser = Parser(
-    "Write variants of clips under which answers stay true, reworded, with counter-questions; or run a generator.",
+    "Augment clips without changing their answers, reword questions, add counter-questions; or run a generator.",
     examples=[
         f"{RUN} --each 2",
         f'{RUN} --generator "python make.py" --licence CC-BY-4.0 --source https://example.org',
     ],
 )
-parser.add_argument("--annotations", type=Path, required=True, help="rows to make others of")
-parser.add_argument("--media-root", default="", help="where their media are (default: beside the annotations)")
+parser.add_argument("--annotations", type=Path, required=True, help="annotations to augment")
+parser.add_argument("--media-root", default="", help="folder or tar of their media (default: beside the annotations)")
 parser.add_argument("--out", type=Path, required=True, help="folder for augmented.json, videos/ and preview.html")
 parser.add_argument(
-    "--each", dest="variants", type=number(int, 0), default=1, metavar="N", help="variants of every clip (1)"
+    "--each", dest="variants", type=number(int, 0), default=1, metavar="N", help="variants per clip (1)"
 )
 parser.add_argument(
     "--only",
@@ -29,16 +29,16 @@ parser.add_argument(
     action="extend",
     default=[],
     choices=("shift", "speed", "crop", "color", "noise", "encode"),
-    help="variants to draw from (all)",
+    help="kinds of variants (all)",
 )
 parser.add_argument("--flip", action="store_true", help="also mirror clips; left and right are swapped in the texts")
-parser.add_argument("--no-reword", dest="reword", action="store_false", help="keep the words of questions")
-parser.add_argument("--no-counter", dest="counter", action="store_false", help="ask no counter-questions")
-parser.add_argument("--generator", default="", help="a command that makes rows: a JSON request on its stdin")
-parser.add_argument("--licence", default="", help="of what the generator makes")
-parser.add_argument("--source", default="", help="where the generator, or its model, comes from")
-parser.add_argument("--round", type=number(int, 0), default=1, help="round of the loop, for the provenance")
-parser.add_argument("--seed", type=number(int, 0), default=0, help="what is drawn")
+parser.add_argument("--no-reword", dest="reword", action="store_false", help="do not reword questions")
+parser.add_argument("--no-counter", dest="counter", action="store_false", help="add no counter-questions")
+parser.add_argument("--generator", default="", help="command that generates rows; takes a JSON request on stdin")
+parser.add_argument("--licence", default="", help="licence of generated rows")
+parser.add_argument("--source", default="", help="source of the generator or its model")
+parser.add_argument("--round", type=number(int, 0), default=1, help="round of the DEFT loop, for provenance")
+parser.add_argument("--seed", type=number(int, 0), default=0, help="random seed")
 
 
 def fields(options: Namespace) -> dict[str, Any]:

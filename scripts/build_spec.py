@@ -10,7 +10,7 @@ from vidqa.core.cli import Parser, Result, command, note, run
 from vidqa.core.run_folder import run_named, run_path
 
 parser = Parser(
-    "Build the spec of a run; a later source wins: template, profile, parent run, data, --override, --set.",
+    "Build the spec of a run. Later sources override: template, profile, parent run, data, --override, --set.",
     examples=[
         "python scripts/build_spec.py train --train-root data/train --set num_epochs=2 --out spec.toml",
         "python scripts/build_spec.py evaluate --parent-run output/my-run --eval-root data/kpi --out eval.toml",
@@ -28,11 +28,11 @@ parser.add_argument(
     "--parent-job-id",
     type=run_path,
     metavar="RUN",
-    help="run folder or job id: the run to evaluate (its best), or to continue",
+    help="run folder or job id: the run to evaluate (best export) or to continue",
 )
-parser.add_argument("--which", help="its best, latest, step_N or epoch_N")
+parser.add_argument("--which", help="export of the run: best, latest, step_N or epoch_N")
 parser.add_argument("--model", type=run_named, help="hf_model://org/name, a folder, or RUN/best")
-parser.add_argument("--results-dir", metavar="DIR", help="folder in which the run makes its own")
+parser.add_argument("--results-dir", metavar="DIR", help="parent folder of the run folder")
 parser.add_argument(
     "--target", choices=["native", "cosmos-rl"], default="native", metavar="T", help="native, cosmos-rl"
 )
@@ -41,12 +41,12 @@ parser.add_argument(
     choices=["local", "docker", "slurm", "kubernetes"],
     default="local",
     metavar="P",
-    help="where it will run, for the command that comes next: local, docker, slurm, kubernetes",
+    help="platform in the suggested next command: local, docker, slurm, kubernetes",
 )
 parser.add_argument(
-    "--format", choices=["toml", "yaml", "json"], metavar="F", help="toml, yaml, json; with --out its name decides"
+    "--format", choices=["toml", "yaml", "json"], metavar="F", help="toml, yaml, json; with --out, by its file name"
 )
-parser.add_argument("--explain", action="store_true", help="show every key with its value and where it comes from")
+parser.add_argument("--explain", action="store_true", help="show every key with its value and source")
 parser.add_argument("--out", type=Path, metavar="FILE", help="write the spec here; default: print it")
 
 

@@ -10,20 +10,18 @@ from vidqa.core.cli import Parser, Result, number, run
 from vidqa.core.run_folder import run_path
 
 parser = Parser(
-    "Say whether the second of two evaluations is better, question by question, and what it fixed and broke.",
+    "Compare two evaluations question by question: is the second better, and what did it fix and break?",
     examples=[
         "python scripts/compare.py outputs/eval/BEFORE outputs/eval/AFTER",
         "python scripts/compare.py BEFORE AFTER --by answer_kind --html comparison.html --json",
         "python scripts/compare.py BEFORE AFTER --max-drop 1.0",
     ],
 )
-parser.add_argument(
-    "before", type=run_path, metavar="BEFORE", help="an evaluation: its run folder, job id, or results.json"
-)
-parser.add_argument("after", type=run_path, metavar="AFTER", help="another one, of the same questions")
+parser.add_argument("before", type=run_path, metavar="BEFORE", help="evaluation: run folder, job id, or results.json")
+parser.add_argument("after", type=run_path, metavar="AFTER", help="evaluation of the same questions")
 parser.add_argument("--by", choices=("kind", "answer_kind"), default="kind", help="slices (default kind)")
-parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the frames of what changed")
-parser.add_argument("--fail-if-worse", action="store_true", help="exit with 3 if it is worse")
+parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with frames of changed questions")
+parser.add_argument("--fail-if-worse", action="store_true", help="exit with 3 if AFTER is worse")
 parser.add_argument(
     "--max-drop",
     type=number(float, 0, 100),

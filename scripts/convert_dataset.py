@@ -41,10 +41,10 @@ parser.add_argument(
     required=True,
     action="append",
     metavar="PATH",
-    help="file or data set folder; given several times, the sets become one",
+    help="file or data set folder; repeat it to merge sets",
 )
 parser.add_argument(
-    "--out", type=Path, required=True, metavar="PATH", help="file with the format's ending, or a folder"
+    "--out", type=Path, required=True, metavar="PATH", help="file with the format's extension, or a folder"
 )
 parser.add_argument(
     "--media-path",
@@ -52,7 +52,7 @@ parser.add_argument(
     default=[],
     action="append",
     metavar="PATH",
-    help="folder or tar of media, for all inputs or once for each; default: beside the input",
+    help="folder or tar of media, for all inputs or one per input; default: beside the input",
 )
 parser.add_argument(
     "--column",
@@ -67,7 +67,7 @@ parser.add_argument(
     action="append",
     default=[],
     choices=["mcq", "yes_no"],
-    help="put fitting questions into this form; may be given twice",
+    help="convert suitable questions to this form; may be repeated",
 )
 
 

@@ -9,15 +9,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.core.cli import Parser, Result, command, run
 
 parser = Parser(
-    "Cut the clips of a subset of Cosmos-Reason1's benchmark out of the set that they come from; goes on where it was.",
+    "Cut the clips of a subset of Cosmos-Reason1's benchmark out of its raw set; resumes where it stopped.",
     examples=[
         "python scripts/cut_clips.py holoassist --raw raw/holoassist --data data/benchmark",
         "python scripts/cut_clips.py bridgev2 --raw raw/bridge_dataset/1.0.0 --data data/benchmark --json",
     ],
 )
-parser.add_argument("name", choices=("holoassist", "agibot", "bridgev2"), help="the subset")
-parser.add_argument("--raw", type=Path, required=True, metavar="DIR", help="the raw set; see benchmarks.md")
-parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the benchmark, as fetch_data.py wrote it")
+parser.add_argument("name", choices=("holoassist", "agibot", "bridgev2"), help="subset")
+parser.add_argument("--raw", type=Path, required=True, metavar="DIR", help="raw set; see benchmarks.md")
+parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="benchmark folder of fetch_data.py")
 
 
 def main(options: Namespace) -> Result:

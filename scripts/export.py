@@ -10,18 +10,18 @@ from vidqa.core.cli import Parser, Result, command, run
 from vidqa.core.run_folder import run_named
 
 parser = Parser(
-    "Write an export of a run into a folder of its own, proved, with a model card; safe to run again.",
+    "Write an export of a run to a separate folder, verified, with a model card; safe to repeat.",
     examples=[
         "python scripts/export.py outputs/train/20260101T120000Z-1a2b3c --merge --out models/doors",
         "python scripts/export.py outputs/train/RUN/safetensors/step_40 --out models/doors-adapter",
     ],
 )
 parser.add_argument(
-    "run", type=run_named, metavar="RUN", help="a run folder, job id, export, or latest: the newest run from here"
+    "run", type=run_named, metavar="RUN", help="run folder, job id, export, or latest: the newest run in this folder"
 )
-parser.add_argument("--which", help="of a run: best (default), latest, step_N or epoch_N")
+parser.add_argument("--which", help="export of a run: best (default), latest, step_N or epoch_N")
 parser.add_argument("--merge", action="store_true", help="merge LoRA adapters into the base model")
-parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="a new folder, or one that has it")
+parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="new folder, or one with this export")
 
 
 def main(options: Namespace) -> Result:

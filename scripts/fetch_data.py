@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.core.cli import Parser, Result, command, run
 
 parser = Parser(
-    "Fetch a published data set into a folder: verified, gone on with where it was cut off, archives unpacked.",
+    "Download a published data set into a folder: verified, resumed after an interruption, archives unpacked.",
     examples=[
         "python scripts/fetch_data.py cosmos-reason1-benchmark av robovqa --out data/benchmark",
         "python scripts/fetch_data.py nexar --answer-column collision --out data/nexar",
@@ -18,18 +18,18 @@ parser = Parser(
 )
 parser.add_argument(
     "name",
-    help="nexar, cosmos-reason1-sft, cosmos-reason1-rl, cosmos-reason1-benchmark, llava-detail-23k, or any data set "
-    "of the hub as organisation/name",
+    help="nexar, cosmos-reason1-sft, cosmos-reason1-rl, cosmos-reason1-benchmark, llava-detail-23k, or a data set of "
+    "the hub as organisation/name",
 )
-parser.add_argument("subsets", nargs="*", metavar="SUBSET", help="those that are wanted of a set that has some")
-parser.add_argument("--question", default="", metavar="TEXT", help="nexar: what is asked about each video")
+parser.add_argument("subsets", nargs="*", metavar="SUBSET", help="subsets to fetch, if the set has any")
+parser.add_argument("--question", default="", metavar="TEXT", help="nexar: question about each video")
 parser.add_argument(
     "--answer-column",
     default="",
     metavar="NAME",
-    help="nexar: column of metadata.csv that holds the answers, or collision (Yes, No); default weather",
+    help="nexar: answer column of metadata.csv, or collision (Yes, No); default weather",
 )
-parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder that holds it")
+parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="output folder")
 
 
 def main(options: Namespace) -> Result:

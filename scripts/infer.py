@@ -10,7 +10,7 @@ from vidqa.core.cli import Parser, Result, run
 from vidqa.core.run_folder import run_named
 
 MOST = 200  # answers printed on the terminal; files have all
-QUESTIONS = "text with a question a line, each about every --video; or a table (CSV, JSON) of videos and questions"
+QUESTIONS = "text file with one question per line, for every --video; or a table (CSV, JSON) of videos and questions"
 parser = Parser(
     "Ask a trained model about videos and images, without a spec and without annotations, on a GPU or a CPU.",
     examples=[
@@ -24,18 +24,18 @@ parser.add_argument(
     "--model",
     type=run_named,
     required=True,
-    help="a run or its job id (its best export), an export, or a folder of weights",
+    help="a run or job id (best export), an export, or a folder of weights",
 )
-parser.add_argument("--which", help="of a run: best, latest, step_N or epoch_N")
+parser.add_argument("--which", help="export of a run: best, latest, step_N or epoch_N")
 parser.add_argument("--video", "--image", nargs="+", action="extend", default=[], metavar="FILE", help="or a folder")
-parser.add_argument("--question", action="append", default=[], metavar="TEXT", help="may be given several times")
+parser.add_argument("--question", action="append", default=[], metavar="TEXT", help="may be repeated")
 parser.add_argument("--questions", type=Path, metavar="FILE", help=QUESTIONS)
 parser.add_argument("--prompt-file", type=Path, metavar="YAML", help="system_prompt, user_prompt, sampling_params")
-parser.add_argument("--reasoning", action="store_true", help="ask the model to think before it answers")
+parser.add_argument("--reasoning", action="store_true", help="ask the model to reason before it answers")
 parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="see parameters_inference.md")
 parser.add_argument("--jsonl", type=Path, metavar="FILE", help="write the answers as JSON lines")
 parser.add_argument("--csv", type=Path, metavar="FILE", help="write a table: file, question, answer, status, ...")
-parser.add_argument("--out", type=Path, metavar="DIR", help="keep the run here; the same command goes on in it")
+parser.add_argument("--out", type=Path, metavar="DIR", help="parent folder of the run; the same command resumes it")
 
 
 def main(options: Namespace) -> Result:

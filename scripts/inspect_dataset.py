@@ -10,21 +10,21 @@ from vidqa.core.actions import action
 from vidqa.core.cli import Parser, Result, command, number, run
 
 parser = Parser(
-    "Say what is in a data set: counts, answers and their balance, durations, sizes, tokens, duplicates, problems.",
+    "Summarize a data set: counts, answers and their balance, durations, sizes, tokens, duplicates, problems.",
     examples=[
         "python scripts/inspect_dataset.py --annotations DATA --html data.html",
         "python scripts/inspect_dataset.py --annotations a.json --media-path VIDEOS --model MODEL --nframes 8 --json",
     ],
 )
 parser.add_argument(
-    "--annotations", required=True, metavar="PATH", help="annotation file, folder, or another source of records"
+    "--annotations", required=True, metavar="PATH", help="annotation file, folder, or another data source"
 )
 parser.add_argument("--media-path", default="", metavar="PATH", help="folder or tar of media; default: beside the file")
 parser.add_argument("--model", metavar="MODEL", help="count tokens: a model folder, or hf_model://org/name")
 frames = parser.add_mutually_exclusive_group()
-frames.add_argument("--nframes", type=number(int, 1, 999_999), help="frames of each video (default 8)")
-frames.add_argument("--fps", type=number(float, most=999_999, above=0), help="frames for each second of video")
-parser.add_argument("--ignore-looks", action="store_true", help="decode nothing: do not tell which files look alike")
+frames.add_argument("--nframes", type=number(int, 1, 999_999), help="frames per video (default 8)")
+frames.add_argument("--fps", type=number(float, most=999_999, above=0), help="frames per second of video")
+parser.add_argument("--ignore-looks", action="store_true", help="decode nothing: no detection of look-alike files")
 parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with frames and histograms")
 
 

@@ -14,24 +14,20 @@ if TYPE_CHECKING:
     from vidqa.jobs.records import JobRecord
 
 parser = Parser(
-    "Look at jobs, wait for them, follow their logs, cancel them, launch them again.",
+    "Show jobs, wait for them, follow their logs, cancel them, launch them again.",
     examples=["python scripts/jobs.py status --json", "python scripts/jobs.py cancel 20260101T120000Z-1a2b3c"],
 )
 parser.add_argument("verb", choices=["list", "status", "logs", "wait", "cancel", "retry"])
+parser.add_argument("job", nargs="?", default="latest", help='job id, run folder, or "latest" in this folder (default)')
+parser.add_argument("--follow", action="store_true", help="logs: follow until the job ends")
+parser.add_argument("--lines", type=number(int, 1), default=50, help="logs: number of last lines (default 50)")
+parser.add_argument("--timeout", type=number(float, 0), metavar="S", help="wait, logs --follow: time limit in seconds")
 parser.add_argument(
-    "job", nargs="?", default="latest", help='a job id or run folder, or "latest" of this folder (default)'
+    "--grace", type=number(float, 0), default=300, metavar="S", help="cancel: seconds to save in (default 300)"
 )
-parser.add_argument("--follow", action="store_true", help="logs: go on until the job is over")
-parser.add_argument("--lines", type=number(int, 1), default=50, help="logs: from the last lines on (default 50)")
-parser.add_argument(
-    "--timeout", type=number(float, 0), metavar="S", help="wait, logs --follow: give up after this long"
-)
-parser.add_argument(
-    "--grace", type=number(float, 0), default=300, metavar="S", help="cancel: time to save in (default 300)"
-)
-parser.add_argument("--yes", action="store_true", help="retry: also what would fail again")
-parser.add_argument("--skip-preflight", action="store_true", help="retry: also what preflight refuses; it is recorded")
-parser.add_argument("--site", type=Path, metavar="FILE", help="retry: settings of your place, in place of the job's")
+parser.add_argument("--yes", action="store_true", help="retry: even if it would fail again")
+parser.add_argument("--skip-preflight", action="store_true", help="retry: even if preflight refuses; recorded")
+parser.add_argument("--site", type=Path, metavar="FILE", help="retry: site settings, instead of the job's")
 
 USED = {  # options of each verb besides JOB
     "logs": ("lines", "follow"),

@@ -9,13 +9,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.core.cli import Parser, Result, run
 
 parser = Parser(
-    "Turn the answers to mined clips into annotations: from annotate.html, Label Studio or FiftyOne.",
+    "Convert answers to mined clips to annotations, from annotate.html, Label Studio or FiftyOne.",
     examples=[
         "python scripts/label_samples.py --tasks mined/tasks.json --labels labels.json --out mined/labelled.json"
     ],
 )
-parser.add_argument("--tasks", type=Path, required=True, help="tasks.json of the mining")
-parser.add_argument("--labels", type=Path, required=True, help="what was saved or exported, JSON")
+parser.add_argument("--tasks", type=Path, required=True, help="tasks.json of mine_samples.py")
+parser.add_argument("--labels", type=Path, required=True, help="saved or exported answers, JSON")
 parser.add_argument("--out", type=Path, required=True, help="annotations to write")
 
 

@@ -11,7 +11,7 @@ from vidqa.core.actions import names
 from vidqa.core.cli import Parser, Result, note, number, run
 
 parser = Parser(
-    "Start the job of a spec, detached from this terminal; the same spec again attaches to the job there is.",
+    "Start the job of a spec, detached from this terminal; the same spec attaches to an existing job.",
     examples=[
         "python scripts/launch.py train --spec spec.toml --platform local --wait",
         "python scripts/launch.py evaluate --spec evaluate.toml --platform local --dry-run",
@@ -21,19 +21,19 @@ parser = Parser(
 parser.add_argument("action", choices=names())
 parser.add_argument("--spec", type=Path, required=True, help="TOML, YAML or JSON file (scripts/build_spec.py)")
 parser.add_argument("--platform", default="local", help="local (default), docker, slurm, kubernetes")
-parser.add_argument("--nodes", type=number(int, 1), default=1, help="machines that share the spec's processes")
-parser.add_argument("--gpus", type=number(int, 0), help="GPUs of a node, if not visible here; 0: its CPU")
+parser.add_argument("--nodes", type=number(int, 1), default=1, help="number of nodes")
+parser.add_argument("--gpus", type=number(int, 0), help="GPUs per node, if not visible here; 0: CPU")
 parser.add_argument("--image", help="engine image; default: of config.json, with --yes")
-parser.add_argument("--site", type=Path, metavar="FILE", help="settings of your place; see site_template.toml")
+parser.add_argument("--site", type=Path, metavar="FILE", help="site settings; see site_template.toml")
 parser.add_argument("--yes", action="store_true", help="agree to the image that config.json records")
 parser.add_argument("--engine", choices=["vidqa", "cosmos-rl"], default="vidqa", help="cosmos-rl: NVIDIA's container")
-parser.add_argument("--dry-run", action="store_true", help="print exactly what would run; start nothing")
-parser.add_argument("--out", type=Path, metavar="DIR", help="with --dry-run: write what would be submitted there")
-parser.add_argument("--skip-preflight", action="store_true", help="start what nothing has checked; it is recorded")
-parser.add_argument("--new-run", action="store_true", help="start anew even if the same job runs or is done")
-parser.add_argument("--prove", action="store_true", help="without training, prove losses or a replayed step")
-parser.add_argument("--wait", action="store_true", help="show the log until the job is over; exit as it did")
-parser.add_argument("--timeout", type=number(float, 0), metavar="S", help="wait no longer than this; the job goes on")
+parser.add_argument("--dry-run", action="store_true", help="print the exact commands and files; start nothing")
+parser.add_argument("--out", type=Path, metavar="DIR", help="with --dry-run: write the files to submit there")
+parser.add_argument("--skip-preflight", action="store_true", help="start without preflight; recorded")
+parser.add_argument("--new-run", action="store_true", help="start a new run even if the same job runs or is done")
+parser.add_argument("--prove", action="store_true", help="check losses or a replayed step instead of training")
+parser.add_argument("--wait", action="store_true", help="show the log until the job ends; exit with its code")
+parser.add_argument("--timeout", type=number(float, 0), metavar="S", help="time limit of --wait; the job continues")
 
 
 def main(options: Namespace) -> Result:

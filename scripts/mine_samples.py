@@ -11,22 +11,22 @@ from vidqa.core.run_folder import run_path
 
 RUN = "python scripts/mine_samples.py --gaps gaps.parquet --pool POOL_RUN --query KPI_RUN"
 parser = Parser(
-    "Choose from a pool of clips those that are most like what a model gets wrong; both were embedded before.",
+    "Select the clips of a pool that are most similar to a model's errors; both must be embedded first.",
     examples=[
         f"{RUN} --pool-annotations pool/annotations.json --out mined",
         f"{RUN} --out mined --per-gap 40   # a pool of videos alone: writes annotate.html",
     ],
 )
 parser.usage = "mine_samples.py --gaps FILE --pool RUN --query RUN --out DIR [options]"
-parser.add_argument("--gaps", type=Path, required=True, help="the table that analyze_gaps.py wrote")
+parser.add_argument("--gaps", type=Path, required=True, help="table of analyze_gaps.py")
 parser.add_argument(
-    "--pool", type=run_path, required=True, help="embed run or job of the pool, or its embeddings.parquet"
+    "--pool", type=run_path, required=True, help="embed run or job id of the pool, or its embeddings.parquet"
 )
 parser.add_argument(
-    "--query", type=run_path, required=True, help="the same of the KPI set; a run of both has its queries"
+    "--query", type=run_path, required=True, help="the same for the KPI set; a run of both has its queries"
 )
-parser.add_argument("--pool-annotations", default="", help="annotations of the pool, where it has some")
-parser.add_argument("--pool-media", default="", help="where their media are (default: beside the annotations)")
+parser.add_argument("--pool-annotations", default="", help="annotations of the pool, if any")
+parser.add_argument("--pool-media", default="", help="folder or tar of their media (default: beside the annotations)")
 parser.add_argument(
     "--tried",
     nargs="+",
@@ -37,20 +37,20 @@ parser.add_argument(
     help="mined.parquet of an earlier round",
 )
 parser.add_argument("--out", type=Path, required=True, help="folder for mined.json, mined.parquet, mined.html")
-parser.add_argument("--per-gap", type=number(int, 1), default=20, help="rows that one gap takes at most (20)")
-parser.add_argument("--most", type=number(int, 0), default=0, help="rows of all gaps together; 0 is no limit")
+parser.add_argument("--per-gap", type=number(int, 1), default=20, help="maximum rows per gap (20)")
+parser.add_argument("--most", type=number(int, 0), default=0, help="maximum rows of all gaps; 0 is no limit")
 parser.add_argument(
-    "--threshold", type=number(float, -1, 1), default=0.5, help="least similarity of a row that is taken (0.5)"
+    "--threshold", type=number(float, -1, 1), default=0.5, help="minimum similarity of a mined row (0.5)"
 )
 parser.add_argument(
-    "--near-copy", type=number(float, 0), default=0.999, help="cosine of media from which two are copies (0.999)"
+    "--near-copy", type=number(float, 0), default=0.999, help="minimum cosine similarity of copies (0.999)"
 )
 parser.add_argument(
-    "--media-weight", type=number(float, 0, 1), default=0.5, help="0 compares questions alone, 1 videos alone (0.5)"
+    "--media-weight", type=number(float, 0, 1), default=0.5, help="0 compares only questions, 1 only videos (0.5)"
 )
-parser.add_argument("--round", type=number(int, 0), default=1, help="round of the loop, for the provenance (1)")
+parser.add_argument("--round", type=number(int, 0), default=1, help="round of the DEFT loop, for provenance (1)")
 parser.add_argument(
-    "--seed", type=number(int, 0), default=0, help="order in which gaps take turns, and the random control (0)"
+    "--seed", type=number(int, 0), default=0, help="random seed of the order of gaps and of the random control (0)"
 )
 
 

@@ -32,23 +32,21 @@ parser = Parser(
 )
 GROUPS = ["environment", "model", "spec", "data", "media", "budget", "platform", "leaks"]
 parser.add_argument("--spec", type=Path, required=True, help="TOML, YAML or JSON file (scripts/build_spec.py)")
-parser.add_argument("--action", choices=names(), help="default: what the spec's keys belong to")
-parser.add_argument("--platform", default="local", help="where it will run: local, docker, slurm, kubernetes")
-parser.add_argument("--site", type=Path, metavar="FILE", help="its site.toml, as for launch.py")
-parser.add_argument("--image", metavar="NAME", help="the engine's image, as for launch.py")
-parser.add_argument("--nodes", type=number(int, 1), default=1, metavar="N", help="nodes of the job")
+parser.add_argument("--action", choices=names(), help="default: derived from the spec's keys")
+parser.add_argument("--platform", default="local", help="platform of the job: local, docker, slurm, kubernetes")
+parser.add_argument("--site", type=Path, metavar="FILE", help="site settings, as for launch.py")
+parser.add_argument("--image", metavar="NAME", help="engine image, as for launch.py")
+parser.add_argument("--nodes", type=number(int, 1), default=1, metavar="N", help="number of nodes")
 parser.add_argument("--only", choices=GROUPS, metavar="GROUP", help=f"one of {', '.join(GROUPS)}")
 parser.add_argument("--probe-sample", type=sample, metavar="N", help="decode N files only; default: all")
 measured = parser.add_mutually_exclusive_group()
-measured.add_argument("--evaluate-spec", type=Path, metavar="FILE", help="the evaluation that a training belongs to")
+measured.add_argument("--evaluate-spec", type=Path, metavar="FILE", help="evaluation spec of a training spec")
 measured.add_argument("--kpi-root", type=Path, metavar="DIR", help="or only its data: annotations.json and media")
 parser.add_argument("--fix", type=Path, metavar="FILE", help="write corrected annotations to this new file")
-parser.add_argument("--engine", choices=["vidqa", "cosmos-rl"], default="vidqa", help="whose image GPUs must suit")
-parser.add_argument(
-    "--gpu-count", type=number(int, 1), metavar="N", help="GPUs of a node, where they are not visible here"
-)
-parser.add_argument("--gpu-memory-gb", type=number(float, above=0), metavar="G", help="memory of each")
-parser.add_argument("--gpu-arch", type=architecture, metavar="ARCH", help="architecture of each, such as sm_90")
+parser.add_argument("--engine", choices=["vidqa", "cosmos-rl"], default="vidqa", help="whose image must support GPUs")
+parser.add_argument("--gpu-count", type=number(int, 1), metavar="N", help="GPUs per node, if not visible here")
+parser.add_argument("--gpu-memory-gb", type=number(float, above=0), metavar="G", help="memory per GPU")
+parser.add_argument("--gpu-arch", type=architecture, metavar="ARCH", help="GPU architecture, such as sm_90")
 
 
 def main(options: argparse.Namespace) -> Result:

@@ -9,14 +9,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.core.cli import Parser, Result, command, number, run
 
 parser = Parser(
-    "Show samples as the model sees them: rendered chat, planned frames, token counts, and what of it is learned.",
+    "Show samples as the model sees them: rendered chat, planned frames, token counts, and trained text.",
     examples=[
         "python scripts/preview_samples.py --spec train.toml",
         "python scripts/preview_samples.py --spec train.toml --sample clip-1 clip-7 --html preview.html",
     ],
 )
 parser.add_argument("--spec", type=Path, required=True, help="TOML, YAML or JSON file (scripts/build_spec.py)")
-parser.add_argument("--sample", nargs="+", default=[], metavar="ID", help="these samples")
+parser.add_argument("--sample", nargs="+", default=[], metavar="ID", help="ids of samples to show")
 parser.add_argument("--count", type=number(int, 1), default=3, help="else this many, spread over the set (default 3)")
 parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with the frames")
 

@@ -8,15 +8,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.core.cli import SKILL_ROOT, Parser, Result, command, run
 
 parser = Parser(
-    "Decide whether a request to train goes to AutoML or straight to training, and say what a search costs. "
-    "The decision never enters a spec.",
+    "Choose between AutoML and plain training for a request, and estimate the cost of a search. The decision never "
+    "enters a spec.",
     examples=["python scripts/route_train.py --json", "python scripts/route_train.py --automl off"],
 )
 parser.add_argument(
     "--automl",
     choices=["auto", "on", "off"],
     default="auto",
-    help="what the user wants: off = no search, on = a search, auto = said nothing of it (default)",
+    help="the user's request: off = no search, on = a search, auto = not mentioned (default)",
 )
 
 

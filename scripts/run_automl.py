@@ -20,30 +20,30 @@ parser = Parser(
 parser.usage = "run_automl.py VERB --study DIR [options]"
 parser.add_argument("verb", choices=VERBS, metavar="VERB", help=", ".join(VERBS))
 parser.add_argument("--study", type=Path, required=True, metavar="DIR", help="folder of the study")
-parser.add_argument("--spec", type=Path, metavar="FILE", help="plan: the training to improve; its values are trial 0")
-parser.add_argument("--evaluate", type=Path, metavar="FILE", help="plan: evaluation that measures the goal")
-parser.add_argument("--test", type=Path, metavar="FILE", help="plan: evaluation that is made once, of the winner")
+parser.add_argument("--spec", type=Path, metavar="FILE", help="plan: training spec to improve; its values are trial 0")
+parser.add_argument("--evaluate", type=Path, metavar="FILE", help="plan: spec of the evaluation for the metric")
+parser.add_argument("--test", type=Path, metavar="FILE", help="plan: spec of the final evaluation of the winner")
 parser.add_argument(
-    "--metric", action="append", default=[], metavar="M", help="plan: the goal, such as accuracy or val/avg_loss"
+    "--metric", action="append", default=[], metavar="M", help="plan: metric, such as accuracy or val/avg_loss"
 )
-parser.add_argument("--algorithm", metavar="NAME", help="plan: how values are chosen (default bayesian)")
-parser.add_argument("--trials", type=int, metavar="N", help="plan: trials in all (default 20); start: more of them")
-parser.add_argument("--runs", type=int, metavar="N", help="plan: trials and re-runs in all, in place of --trials")
-parser.add_argument("--concurrent", type=int, metavar="N", help="plan: trials at one time (default 1)")
+parser.add_argument("--algorithm", metavar="NAME", help="plan: search algorithm (default bayesian)")
+parser.add_argument("--trials", type=int, metavar="N", help="plan: number of trials (default 20); start: more")
+parser.add_argument("--runs", type=int, metavar="N", help="plan: trials and re-runs together, instead of --trials")
+parser.add_argument("--concurrent", type=int, metavar="N", help="plan: concurrent trials (default 1)")
 parser.add_argument("--range", action="append", default=[], metavar="KEY=RANGE", help="plan: LOW..HIGH:log or A,B,C")
 parser.add_argument("--fix", action="append", default=[], metavar="KEY=VALUE", help="plan: a key that is not searched")
-parser.add_argument("--only", action="append", default=[], metavar="KEYS", help="plan: search A,B alone")
+parser.add_argument("--only", action="append", default=[], metavar="KEYS", help="plan: search only A,B")
 parser.add_argument(
     "--set", action="append", default=[], metavar="KEY=VALUE", help="plan: settings, as platform=slurm; else: values"
 )
-parser.add_argument("--objective", type=float, action="append", default=[], metavar="X", help="tell: its result")
+parser.add_argument("--objective", type=float, action="append", default=[], metavar="X", help="tell: trial result")
 parser.add_argument(
     "--proposer", default="agent", metavar="WHO", help="enqueue, tell: who chose the values (default agent)"
 )
-parser.add_argument("--count", type=number(int, 1), default=1, help="suggest: how many (default 1)")
+parser.add_argument("--count", type=number(int, 1), default=1, help="suggest: number of trials (default 1)")
 parser.add_argument("--wait", action="store_true", help="start: show the log until the study ends or stops")
 parser.add_argument(
-    "--timeout", type=number(float, 0), metavar="S", help="start --wait: no longer than this; the study goes on"
+    "--timeout", type=number(float, 0), metavar="S", help="start --wait: time limit in seconds; the study continues"
 )
 
 # Options of each verb besides --study; others are refused, because they would be silently ignored.

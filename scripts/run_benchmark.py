@@ -10,32 +10,32 @@ from vidqa.core.cli import Parser, Result, command, number, run
 from vidqa.core.run_folder import run_named
 
 parser = Parser(
-    "Ask a model the questions of Cosmos-Reason1's benchmark by its protocol: scores once asked and with retries.",
+    "Run Cosmos-Reason1's benchmark by its protocol: scores without and with retries.",
     examples=[
         "python scripts/run_benchmark.py --data data/benchmark --datasets robovqa av --model outputs/train/RUN",
         "python scripts/run_benchmark.py --data data --config eval_config.yaml --set num_gpus=4",
     ],
 )
 parser.usage = "run_benchmark.py --data DIR --datasets SUBSET ... --model MODEL [options]"
-parser.add_argument("--data", "--data_dir", type=Path, required=True, metavar="DIR", help="what fetch_data.py wrote")
+parser.add_argument("--data", "--data_dir", type=Path, required=True, metavar="DIR", help="folder of fetch_data.py")
 parser.add_argument("--datasets", nargs="+", default=(), metavar="SUBSET", help="av, robovqa, agibot, bridgev2, ...")
 parser.add_argument("--answer-type", choices=("letter", "reasoning"), help="default: reasoning")
 parser.add_argument(
-    "--model", "--model_name", type=run_named, help="a run or job id (its best), a folder, or hf_model://org/name"
+    "--model", "--model_name", type=run_named, help="run or job id (best export), folder, or hf_model://org/name"
 )
-parser.add_argument("--which", help="of a run: best, latest, step_N or epoch_N")
+parser.add_argument("--which", help="export of a run: best, latest, step_N or epoch_N")
 parser.add_argument("--config", type=Path, metavar="FILE", help="a YAML file of Cosmos-Reason1's evaluation")
 parser.add_argument(
-    "--results-dir", "--results_dir", type=Path, default=Path("outputs/benchmark"), metavar="DIR", help="where to write"
+    "--results-dir", "--results_dir", type=Path, default=Path("outputs/benchmark"), metavar="DIR", help="output folder"
 )
-parser.add_argument("--limit", type=number(int, 1), metavar="N", help="the first N questions of each subset alone")
-parser.add_argument("--retries", type=number(int, 0), metavar="N", help="how often an empty answer is asked again (10)")
+parser.add_argument("--limit", type=number(int, 1), metavar="N", help="only the first N questions of each subset")
+parser.add_argument("--retries", type=number(int, 0), metavar="N", help="retries of an empty answer (10)")
 parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="see parameters_evaluate.md")
 parser.add_argument("--platform", default="local", help="local (default), docker, slurm, kubernetes")
-parser.add_argument("--nodes", type=number(int, 1), default=1, help="machines that share the questions")
-parser.add_argument("--gpus", type=number(int, 0), help="GPUs of a node, where they cannot be seen from here")
+parser.add_argument("--nodes", type=number(int, 1), default=1, help="number of nodes")
+parser.add_argument("--gpus", type=number(int, 0), help="GPUs per node, if not visible here")
 parser.add_argument("--image", help="engine image")
-parser.add_argument("--site", type=Path, metavar="FILE", help="settings of your place; see site_template.toml")
+parser.add_argument("--site", type=Path, metavar="FILE", help="site settings; see site_template.toml")
 parser.add_argument("--yes", action="store_true", help="agree to the image that config.json records")
 
 

@@ -10,7 +10,7 @@ from vidqa.core.cli import Parser, Result, run
 from vidqa.core.run_folder import run_named
 
 parser = Parser(
-    "Find what a model gets wrong, add samples like that from a pool, train, compare, and keep only what is better.",
+    "Find a model's errors, add similar samples from a pool, train, compare, and keep only better models.",
     examples=[
         "python scripts/run_deft.py init LOOP --train-spec train.toml --evaluate-spec before.toml --model RUN "
         "--selection DATA/selection --pool DATA/pool",
@@ -18,19 +18,19 @@ parser = Parser(
     ],
 )
 parser.add_argument("verb", choices=["init", "next", "run", "status", "report"], help="next: one stage; run: all")
-parser.add_argument("loop", type=Path, metavar="LOOP", help="the loop's own folder")
-parser.add_argument("--train-spec", type=Path, metavar="FILE", help="init: recipe of trainings, and their base set")
-parser.add_argument("--evaluate-spec", type=Path, metavar="FILE", help="init: recipe of evaluations")
+parser.add_argument("loop", type=Path, metavar="LOOP", help="folder of the loop")
+parser.add_argument("--train-spec", type=Path, metavar="FILE", help="init: training spec, with the base set")
+parser.add_argument("--evaluate-spec", type=Path, metavar="FILE", help="init: evaluation spec")
 parser.add_argument(
-    "--model", type=run_named, help="init: what the loop starts with, a run, job id or model (default: the recipe's)"
+    "--model", type=run_named, help="init: initial model: a run, job id or model (default: of the specs)"
 )
-parser.add_argument("--selection", metavar="DIR", help="init: the set by which rounds are accepted")
-parser.add_argument("--pool", metavar="DIR", help="init: what new samples are taken from: a set, or a folder of videos")
-parser.add_argument("--kpi", metavar="DIR", help="init: a set that is reported and decides nothing")
-parser.add_argument("--test", metavar="DIR", help="init: a set that is evaluated once, at the end")
+parser.add_argument("--selection", metavar="DIR", help="init: set on which rounds are accepted")
+parser.add_argument("--pool", metavar="DIR", help="init: source of new samples: a set, or a folder of videos")
+parser.add_argument("--kpi", metavar="DIR", help="init: set for reporting, without influence on decisions")
+parser.add_argument("--test", metavar="DIR", help="init: set that is evaluated once, at the end")
 parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="init: see deft.md")
-parser.add_argument("--audit-answers", type=Path, metavar="FILE", help="next, run: what audit.html has saved")
-parser.add_argument("--labels", type=Path, metavar="FILE", help="next, run: what annotate.html has saved")
+parser.add_argument("--audit-answers", type=Path, metavar="FILE", help="next, run: answers saved by audit.html")
+parser.add_argument("--labels", type=Path, metavar="FILE", help="next, run: answers saved by annotate.html")
 
 OF_INIT = ("train_spec", "evaluate_spec", "model", "selection", "pool", "kpi", "test", "set")
 OF_STAGES = ("audit_answers", "labels")

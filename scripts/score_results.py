@@ -10,19 +10,19 @@ from vidqa.core.cli import Parser, Result, run
 from vidqa.core.run_folder import run_path
 
 parser = Parser(
-    "Score the results of an evaluation, ours, TAO's or cosmos-reason1's, by the same rules for all.",
+    "Score the results of an evaluation of this program, TAO or cosmos-reason1 by the same rules.",
     examples=[
         "python scripts/score_results.py outputs/eval/RUN",
         "python scripts/score_results.py --result-dir cosmos-reason1/results/MODEL/letter --dataset robovqa --json",
     ],
 )
 parser.add_argument(
-    "results", type=run_path, nargs="?", metavar="FOLDER", help="folder of results, job id, or a results file"
+    "results", type=run_path, nargs="?", metavar="FOLDER", help="results folder, job id, or a results file"
 )
 parser.add_argument(
-    "--result-dir", "--result_dir", type=run_path, metavar="FOLDER", help="the same, as cosmos-reason1's"
+    "--result-dir", "--result_dir", type=run_path, metavar="FOLDER", help="the same, by cosmos-reason1's name"
 )
-parser.add_argument("--dataset", help="the results of this data set alone, such as robovqa")
+parser.add_argument("--dataset", help="only the results of this data set, such as robovqa")
 parser.add_argument("--task", default="", choices=("", "its_directionality"), help="as task.type of an evaluation")
 parser.add_argument("--out", type=Path, metavar="DIR", help="write results.json and metrics.json here")
 

@@ -26,18 +26,18 @@ parser = Parser(
     ],
 )
 add = parser.add_argument
-add("--model", type=run_named, required=True, metavar="RUN", help="a run or job id (its best), an export, weights")
-add("--which", help="of a run: best, latest, step_N or epoch_N")
+add("--model", type=run_named, required=True, metavar="RUN", help="a run or job id (best export), an export, weights")
+add("--which", help="export of a run: best, latest, step_N or epoch_N")
 add("--set", action="append", default=[], metavar="KEY=VALUE", help="keys of references/parameters_inference.md")
-add("--name", metavar="NAME", help="what clients call the model; default: the last part of --model")
+add("--name", metavar="NAME", help="model name for clients; default: the last part of --model")
 add("--host", default="127.0.0.1", metavar="ADDRESS", help="0.0.0.0 for all machines; needs VIDQA_API_KEY")
-add("--port", type=number(int, 0, 65535), default=8000, metavar="P", help="default 8000; 0 takes a free one")
-add("--allow-path", action="append", default=[], metavar="DIR", help="file:// may name what is in it")
-add("--allow-host", action="append", default=[], metavar="HOST", help="http(s):// may name HOST or HOST:PORT")
-add("--choices", default=[], type=choices, metavar="A,B", help="answers of requests that name no form, such as yes,no")
-add("--queue", type=number(int, 1), default=64, metavar="N", help="requests that may wait (default 64)")
-add("--max-body-mb", type=number(int, 1), default=100, metavar="N", help="largest request (default 100)")
-add("--max-media-mb", type=number(int, 1), default=256, metavar="N", help="largest file or download (default 256)")
+add("--port", type=number(int, 0, 65535), default=8000, metavar="P", help="default 8000; 0 is any free port")
+add("--allow-path", action="append", default=[], metavar="DIR", help="folder that file:// URLs may read")
+add("--allow-host", action="append", default=[], metavar="HOST", help="HOST or HOST:PORT that http(s):// URLs may name")
+add("--choices", default=[], type=choices, metavar="A,B", help="answers for requests without a format, such as yes,no")
+add("--queue", type=number(int, 1), default=64, metavar="N", help="maximum waiting requests (default 64)")
+add("--max-body-mb", type=number(int, 1), default=100, metavar="N", help="maximum request size (default 100)")
+add("--max-media-mb", type=number(int, 1), default=256, metavar="N", help="maximum file or download size (default 256)")
 
 
 def main(options: Namespace) -> NoReturn:

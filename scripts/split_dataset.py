@@ -10,27 +10,27 @@ from vidqa.core.actions import action
 from vidqa.core.cli import Parser, Result, command, number, run
 
 parser = Parser(
-    "Split annotations into training and validation, so that no video, and nothing that looks like it, is in both.",
+    "Split annotations into training and validation, without common or look-alike videos.",
     examples=[
         "python scripts/split_dataset.py --annotations DATA --out DATA_split --share 0.1",
         "python scripts/split_dataset.py --annotations a.json --media-path VIDEOS --out split --group-by camera",
     ],
 )
-parser.add_argument("--annotations", required=True, metavar="PATH", help="annotation file, or a folder that holds it")
+parser.add_argument("--annotations", required=True, metavar="PATH", help="annotation file, or its folder")
 parser.add_argument("--media-path", default="", metavar="PATH", help="folder or tar of media; default: beside the file")
 parser.add_argument("--out", type=Path, required=True, help="folder for train/, val/ and split.json")
 parser.add_argument("--share", type=float, default=0.1, help="share of the records for validation (default 0.1)")
-parser.add_argument("--seed", type=number(int, 0), default=0, help="another seed gives another split (default 0)")
+parser.add_argument("--seed", type=number(int, 0), default=0, help="random seed (default 0)")
 parser.add_argument(
-    "--stratify", choices=["kind", "answer"], default="kind", help="what both parts get alike (default kind)"
+    "--stratify", choices=["kind", "answer"], default="kind", help="field balanced over both parts (default kind)"
 )
 parser.add_argument(
     "--group-by",
     default="",
     metavar="FIELD|REGEX",
-    help="also keep together what has one value of a field, or one match in its media's names: '(.*)_[0-9]+[.]mp4'",
+    help="also keep records together by a field's value, or by a match in media names: '(.*)_[0-9]+[.]mp4'",
 )
-parser.add_argument("--ignore-looks", action="store_true", help="let clips that only look alike be on both sides")
+parser.add_argument("--ignore-looks", action="store_true", help="allow look-alike clips in both parts")
 
 
 def main(options: argparse.Namespace) -> Result:

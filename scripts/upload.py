@@ -11,18 +11,18 @@ from vidqa.core.cli import USAGE, Parser, Result, command, run
 from vidqa.core.run_folder import run_path
 
 parser = Parser(
-    "Upload a run's results and exports to S3 and its best export to the Hugging Face hub; safe to run again.",
+    "Upload a run's results and exports to S3 and its best export to the Hugging Face hub; safe to repeat.",
     examples=[
         "python scripts/upload.py outputs/train/20260101T120000Z-1a2b3c",
         "python scripts/upload.py outputs/evaluate/RUN --s3 s3://bucket/scores",
     ],
 )
 parser.add_argument(
-    "run", type=run_path, help="a run folder or job id, whose spec can say where to, or a folder of export.py"
+    "run", type=run_path, help="run folder or job id, whose spec may name the destination, or a folder of export.py"
 )
-parser.add_argument("--s3", metavar="ADDRESS", help="s3://bucket/prefix; the run gets a folder of its name there")
-parser.add_argument("--all", action="store_true", help="every export to S3, not only the best and the newest")
-parser.add_argument("--hub", metavar="NAME", help="organisation/name on the hub; made private where it is not there")
+parser.add_argument("--s3", metavar="ADDRESS", help="s3://bucket/prefix; the run is put into a folder of its name")
+parser.add_argument("--all", action="store_true", help="upload every export to S3, not only the best and the newest")
+parser.add_argument("--hub", metavar="NAME", help="organisation/name on the hub; a new one is private")
 parser.add_argument("--public", action="store_true", help="agree that the repository on the hub is public")
 
 

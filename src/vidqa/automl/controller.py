@@ -323,7 +323,7 @@ parser = Parser(
     "Run the controller of a study to its end. scripts/run_automl.py start does this in the background.",
     ["python -P -m vidqa.automl.controller --study study"],
 )
-parser.add_argument("--study", type=Path, required=True, help="folder that run_automl.py plan wrote")
+parser.add_argument("--study", type=Path, required=True, help="study folder of run_automl.py plan")
 
 if __name__ == "__main__":
     sys.exit(run(parser, main))

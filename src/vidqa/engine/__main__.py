@@ -35,14 +35,12 @@ def main() -> int:
     """Run the action, write the outcome into status.json, and return the exit code."""
     if parent := take_parent():
         end_with(parent)
-    parser = argparse.ArgumentParser(description="Carry out one action of a spec in a run folder.")
+    parser = argparse.ArgumentParser(description="Run one action of a spec in a run folder.")
     parser.add_argument("action", choices=actions.names())
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
-    parser.add_argument(
-        "--go-on", action="store_true", help="go on with what an earlier attempt left in the run folder"
-    )
-    parser.add_argument("--prove", action="store_true", help="train nothing; carry out the proof of the action")
+    parser.add_argument("--go-on", action="store_true", help="continue an earlier attempt in the run folder")
+    parser.add_argument("--prove", action="store_true", help="do not train; run the check of the action")
     options = parser.parse_args()
     run = RunFolder(options.run_dir)
     try:

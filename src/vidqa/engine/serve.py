@@ -42,7 +42,7 @@ from vidqa.spec import Layer, resolve
 from vidqa.spec.models import InferenceSpec
 
 parser = Parser("Serve a model over HTTP; scripts/serve.py starts it.")
-parser.add_argument("arguments", type=json.loads, help="its options and its spec")
+parser.add_argument("arguments", type=json.loads, help="options and spec")
 GRACE_S = 5  # seconds for answers in progress when the server ends
 LAST_S = 3  # seconds after GRACE_S for the last responses
 CONNECTIONS = 256  # besides two for each active or waiting request

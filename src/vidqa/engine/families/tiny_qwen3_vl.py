@@ -160,9 +160,9 @@ def write_tiny_model(
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--corpus", type=Path, help="text whose words the tokenizer should know")
+    parser.add_argument("--corpus", type=Path, help="text for the tokenizer's vocabulary")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--gain", type=float, default=1.0, help="makes all weights so many times as large")
+    parser.add_argument("--gain", type=float, default=1.0, help="factor of all weights")
     options = parser.parse_args()
     corpus = options.corpus.read_text(encoding="utf-8").splitlines() if options.corpus else ()
     print(write_tiny_model(options.out, corpus, seed=options.seed, gain=options.gain))

@@ -58,13 +58,13 @@ def main(words: Sequence[str]) -> int:
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="The first process of an engine pod.")
+    parser = argparse.ArgumentParser(description="First process of an engine pod.")
     parser.add_argument("--job", required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
-    parser.add_argument("--given", type=Path, required=True, help="folder that holds spec.toml")
-    parser.add_argument("--last-words", type=Path, required=True, help="file that the cluster keeps with the pod")
+    parser.add_argument("--given", type=Path, required=True, help="folder of spec.toml")
+    parser.add_argument("--last-words", type=Path, required=True, help="termination message file of the pod")
     parser.add_argument("--node", type=int, required=True, help="rank of this node")
-    parser.add_argument("--first-node", help="name by which the first node is found")
+    parser.add_argument("--first-node", help="host name of the first node")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args(words)
     options.command = options.command[1:] if options.command[:1] == ["--"] else options.command

@@ -27,6 +27,7 @@ from vidqa.jobs.platforms import local, processes
 from vidqa.jobs.platforms._base import LAUNCHER_ENDED, State
 from vidqa.jobs.platforms.processes import ProcessIdentity, job_processes, supervisors
 from vidqa.jobs.records import JobRecord
+from vidqa.jobs.resources import Resources
 
 WriteSpec = Callable[..., Path]
 
@@ -133,6 +134,13 @@ def test_a_supervisor_whose_launcher_died_before_it_starts_nothing(tmp_path: Pat
     assert (done.returncode, list(tmp_path.glob("*"))) == (1, []) and done.stdout + done.stderr == ""
     subprocess.run(words, input="\n", text=True, timeout=ENOUGH_S, check=True)
     assert {path.name for path in tmp_path.iterdir()} == {"exit.json", "up"}
+
+
+def test_gpus_that_are_not_here_start_no_job(stand_in: None, write_spec: WriteSpec) -> None:
+    with pytest.raises(ProblemError, match="PLATFORM_TOO_FEW_GPUS at --gpus"):
+        launch("train", write_spec("complete"), "local", Resources(gpus=1))
+    (record,) = records.scan()[0]
+    assert record.message.startswith("it was not started: PLATFORM_TOO_FEW_GPUS")
 
 
 def test_a_machine_that_hides_environments_runs_no_job(

@@ -52,6 +52,7 @@ def test_kubernetes_without_a_kubeconfig(
     assert set(errors(report)) == {"PLATFORM_PATH_UNSEEN"}, report.text
     assert "PLATFORM_UNREACHABLE" in errors(report, "warning"), "a launch refuses, whatever the platform"
     assert "KUBECONFIG" in remedy(report) and "Docker" not in remedy(report)
+    assert all("SLURM" not in problem.remedy for problem in report.problems)
 
 
 def test_site_settings_are_read(write_spec: WriteSpec, tmp_path: Path) -> None:

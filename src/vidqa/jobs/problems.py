@@ -101,14 +101,19 @@ PLATFORM_PATH = Code(
     "mounted over the program in the image.",
     "Rename the folder, or move its data to another.",
 )
+# How the jobs of a platform come to see a path; a problem has the remedy of its own platform.
+SHOW_PATH = {
+    "Kubernetes": "add the volume to [kubernetes] in site.toml: mount_path, and launcher_path where this machine sees "
+    "it elsewhere; if only the pods see the folder, add it to `cluster_paths`",
+    "SLURM": "copy it to a folder below `cluster_paths` and name it there (a model of the hub with `hf download "
+    "ORG/NAME --local-dir FOLDER` on the cluster); if the cluster has the folder at the same path, add it to "
+    "`cluster_paths`",
+}
 PATH_UNSEEN = Code(
     "PLATFORM_PATH_UNSEEN",
     "A path that the spec names, or its model's in the hub's cache, is not where the job could read or write it: in no "
     "volume of the pods, or only on this machine while the output folder is only on the cluster.",
-    "Kubernetes: add the volume to [kubernetes] in site.toml: mount_path, and launcher_path where this machine sees it "
-    "elsewhere. SLURM: copy it to a folder below `cluster_paths` and name it there; a model of the hub with `hf "
-    "download ORG/NAME --local-dir FOLDER` on the cluster. If the cluster has the folder at the same path, add it to "
-    "`cluster_paths`.",
+    " ".join(f"{name}: {remedy}." for name, remedy in SHOW_PATH.items()),
 )
 NOT_SHARED = Code(
     "PLATFORM_NOT_SHARED",

@@ -50,6 +50,7 @@ from vidqa.jobs.platforms.supervisor import START, kill_job
 from vidqa.jobs.problems import (
     PLATFORM_IMAGE_UNUSED,
     PLATFORM_NODES,
+    PLATFORM_TOO_FEW_GPUS,
     PLATFORM_UNREACHABLE,
     REACH,
 )
@@ -106,7 +107,9 @@ def submit_command(job: Job, folder: Path) -> str:
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     """Start the supervisor; the reference is its identity. It gets the START signal once it is found in /proc: if this
     launcher is killed, other processes can find the supervisor, or it has started nothing. Raises PLATFORM_UNREACHABLE
-    if it is never found."""
+    if it is never found, and PLATFORM_TOO_FEW_GPUS."""
+    if job.gpus > (visible := gpu_count()):
+        raise PLATFORM_TOO_FEW_GPUS.error("--gpus", f"{job.gpus} asked for, {visible} visible", "leave --gpus out")
     command = [sys.executable, "-m", "vidqa.jobs.platforms.supervisor", job.job_id, str(exit_file(job.job_id))]
     names = {SUPERVISOR_VARIABLE: job.job_id, JOB_VARIABLE: ""}
     with job.log.open("ab") as log:

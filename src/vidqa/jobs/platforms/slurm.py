@@ -44,6 +44,7 @@ from vidqa.jobs.problems import (
     PLATFORM_REFUSED,
     PLATFORM_SILENT,
     PLATFORM_UNREACHABLE,
+    SHOW_PATH,
     SITE_SETTINGS,
 )
 
@@ -91,7 +92,7 @@ def unseen(job: Job) -> list[Problem]:
         return problems
     problems.append(NOT_SHARED.at(job.run_dir, "cluster_paths declares it; a launch writes it from here"))
     only_here = dict.fromkeys(str(path) for path in (*job.reads, *job.writes) if not is_unseen(job.settings, path))
-    return problems + [PATH_UNSEEN.at(path, "it is not below cluster_paths") for path in only_here]
+    return problems + [PATH_UNSEEN.at(path, "it is not below cluster_paths", SHOW_PATH["SLURM"]) for path in only_here]
 
 
 def _checkout(job: Job) -> list[Problem]:

@@ -21,7 +21,7 @@ from vidqa.core.problem import Problem
 from vidqa.jobs.platforms._base import Job
 from vidqa.jobs.platforms.mounts import with_targets
 from vidqa.jobs.platforms.site import AbsolutePath, Interface, SiteSettings, is_unseen
-from vidqa.jobs.problems import NOT_SEEN, PATH_UNSEEN, SITE_SETTINGS
+from vidqa.jobs.problems import NOT_SEEN, PATH_UNSEEN, SHOW_PATH, SITE_SETTINGS
 
 HUB_FOLDER = "models--"  # prefix of model folders in the hub's cache
 
@@ -192,12 +192,14 @@ def _problem(site: KubernetesSite, path: Path, is_written: bool) -> Problem | No
     volume, there = _volume_of(site, path), seen_at(site, path)
     if volume is None or there is None:
         held = ", ".join(volume.here for volume in site.volumes) or "none"
-        return PATH_UNSEEN.at(path, f"no volume holds it; they hold: {held}", _remedy_for_the_hub(path))
+        return PATH_UNSEEN.at(path, f"no volume holds it; they hold: {held}", _remedy(path))
     nearest = max((v for v in site.volumes if there.is_relative_to(v.mount_path)), key=lambda v: len(v.mount_path))
     if nearest is not volume:
-        return PATH_UNSEEN.at(path, f"in the pod it would be {there}, over which {nearest.mount_path} is mounted")
+        message = f"in the pod it would be {there}, over which {nearest.mount_path} is mounted"
+        return PATH_UNSEEN.at(path, message, "give one of the two volumes another mount_path")
     if is_written and volume.read_only:
-        return PATH_UNSEEN.at(path, f"it is written, and {volume.mount_path} is mounted read-only")
+        message = f"it is written, and {volume.mount_path} is mounted read-only"
+        return PATH_UNSEEN.at(path, message, "name a folder of a volume without read_only")
     return None
 
 
@@ -210,11 +212,11 @@ def _misnamed(site: KubernetesSite, path: Path) -> Problem | None:
     return PATH_UNSEEN.at(path, f"annotations name media there by absolute paths, and in the pod it is {there}", remedy)
 
 
-def _remedy_for_the_hub(path: Path) -> str | None:
-    """The remedy for a hub model, which is in the cache of huggingface_hub."""
+def _remedy(path: Path) -> str:
+    """How pods come to see a path; a hub model is in the cache of huggingface_hub."""
     name = next((part for part in path.parts if part.startswith(HUB_FOLDER)), None)
     if name is None:
-        return None
+        return SHOW_PATH["Kubernetes"]
     cache = Path(*path.parts[: path.parts.index(name)])
     return (
         f"Give the volume that holds the hub's cache launcher_path = '{cache}' in site.toml, or let HF_HOME name a "

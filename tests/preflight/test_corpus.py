@@ -12,7 +12,7 @@ import pytest
 
 from tests.clips import write_clip, write_image
 from tests.preflight.conftest import script
-from tests.preflight.corpus import BROKEN, NAMED, Case
+from tests.preflight.corpus import BROKEN, NAMED, Case, archive
 from tests.preflight.corpus_rl import refine
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs.job_spec import load_job_spec
@@ -52,6 +52,11 @@ def test_the_corpus_is_large_enough() -> None:
 
 def test_the_case_that_is_spoiled_is_sound(case: Case) -> None:
     assert case.look() == []
+
+
+def test_the_case_with_its_media_in_a_compressed_archive_is_sound(case: Case) -> None:
+    archive(case, "videos.tar.gz", "w:gz")
+    assert case.look() == [] and case.look() == []  # the second time by the rows of the first
 
 
 def test_the_case_of_reinforcement_learning_is_sound(case: Case) -> None:

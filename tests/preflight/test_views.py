@@ -44,5 +44,5 @@ def test_all_views_of_a_file_are_decoded_at_once(tmp_path: Path) -> None:
     planner = Planner(model, SimpleNamespace(nframes=2), Prompting())
     samples, problems = planner.plan([record("whole"), record("part", video_start=1.0, video_end=2.0), record("again")])
     context: Any = SimpleNamespace(to_decode=samples)
-    (request,) = _requests(context)
+    ((_, request),) = _requests(context)
     assert not problems and request.indices == (0, 5, 10, 19)

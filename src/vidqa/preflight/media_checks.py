@@ -6,7 +6,7 @@ import time
 from collections.abc import Hashable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, islice
 from pathlib import Path
 
 from vidqa.core.cli import FILE_REFUSED, counting
@@ -53,19 +53,18 @@ def _claims(meta: VideoMeta, used_by: list[Record]) -> Iterator[Problem]:
 def decoded(inputs: Inputs) -> list[Problem]:
     """Decode every planned frame of every file (of `probe_sample` files), in workers that are killed if they hang.
     Results of an earlier preflight are reused for unchanged files."""
-    requests = list(_requests(inputs))[: inputs.probe_sample]
+    requests = dict(islice(_requests(inputs), inputs.probe_sample))
     place = media_probe.place_for(inputs.spec_path)
     rows = media_probe.read_rows(place)
-    row_by_file = {request.where: row for request in requests if (row := _still_true(request, rows)) is not None}
-    left = [request for request in requests if request.where not in row_by_file]
+    row_by_file = {file: row for file, request in requests.items() if (row := _still_true(request, rows)) is not None}
+    left = {request: file for file, request in requests.items() if file not in row_by_file}
     inputs.facts |= {"media_decoded": len(requests), "media_reused": len(row_by_file), "media_probe": str(place)}
     unwritable: list[Problem] = []
     last = time.monotonic()
     with counting("decoding", len(left)) as advance:
         try:
             for request, answer, seconds in _decode(left, inputs.decoding.decode_timeout_s):
-                row = _row(request, inputs.headers[request.where], answer, seconds)
-                row_by_file[request.where] = row
+                row = row_by_file[left[request]] = _row(request, inputs.headers[left[request]], answer, seconds)
                 if row.exit_code in (Exit.OK, Exit.INPUT):  # a failure of the machine is not stored for the file
                     rows[row.identity] = row
                 advance()
@@ -77,26 +76,26 @@ def decoded(inputs: Inputs) -> list[Problem]:
                 unwritable = _save(place, rows)
     inputs.rows |= row_by_file
     broken = []
-    for request in requests:
-        row, (_, used_by) = row_by_file[request.where], inputs.media[request.where]
+    for file in requests:
+        row, (_, used_by) = row_by_file[file], inputs.media[file]
         if row.code:
-            problem = Problem(row.code, request.where, row.message, row.remedy, row.exit_code)
+            problem = Problem(row.code, file, row.message, row.remedy, row.exit_code)
             broken.append(_used(problem, used_by))
     return [*_as_bad_sample(inputs, broken), *unwritable]
 
 
-def _requests(inputs: Inputs) -> Iterator[DecodeRequest]:
-    """A request for every planned file, with all its planned frames."""
+def _requests(inputs: Inputs) -> Iterator[tuple[str, DecodeRequest]]:
+    """Every planned file, by MediaRef.file, and a request for all its planned frames."""
     views: dict[str, dict[Hashable, tuple[MediaRef, FramePlan]]] = {}
     for sample in inputs.to_decode:
         for ref, plan in zip(sample.record.media, sample.plans, strict=True):
             views.setdefault(ref.file, {})[ref.view] = ref, plan
-    for of_file in views.values():
+    for file, of_file in views.items():
         ref, first = next(iter(of_file.values()))
         indices = first.indices
         if len(of_file) > 1:
             indices = tuple(sorted({index for _, plan in of_file.values() for index in plan.indices}))
-        yield DecodeRequest(ref.path, ref.member, ref.kind, indices, first.height, first.width)
+        yield file, DecodeRequest(ref.path, ref.member, ref.kind, indices, first.height, first.width)
 
 
 def _still_true(request: DecodeRequest, rows: Rows) -> ProbeRow | None:
@@ -187,11 +186,11 @@ def near_duplicates(inputs: Inputs) -> list[Problem]:
 
 def _signed(inputs: Inputs, by_file: dict[str, bytes]) -> Iterator[tuple[MediaRef, tuple[int, ...], bytes]]:
     """Every file with its signature and the frames of the signature."""
-    for request in _requests(inputs):
-        if request.where in by_file:
+    for file, request in _requests(inputs):
+        if file in by_file:
             frames = request.indices
             three = (frames[0], frames[len(frames) // 2], frames[-1])
-            yield inputs.media[request.where][0], three, by_file[request.where]
+            yield inputs.media[file][0], three, by_file[file]
 
 
 def _used(problem: Problem, by: list[Record]) -> Problem:

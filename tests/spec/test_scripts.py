@@ -38,10 +38,12 @@ def test_root_mode_from_another_folder(tmp_path: Path, root: Path) -> None:
     assert "preflight.py --spec s.toml --platform local" in done.stdout
 
 
-def test_an_archive_in_the_root_is_the_media(root: Path) -> None:
+def test_archives_in_the_root_are_media_beside_its_files(root: Path) -> None:
+    """cosmos-rl reads one archive alone."""
     (root / "videos.tar.gz").write_bytes(b"")
-    done = script("build_spec", "evaluate", "--eval-root", root)
-    assert tomllib.loads(done.stdout)["dataset"]["media_dir"] == str(root / "videos.tar.gz")
+    for words, media in ((["--target", "native"], root), (["--target", "cosmos-rl"], root / "videos.tar.gz")):
+        done = script("build_spec", "train", "--train-root", root, "--format", "toml", *words)
+        assert tomllib.loads(done.stdout)["custom"]["train_dataset"]["media_path"] == str(media), done.stderr
 
 
 def test_json_is_one_object_with_spec_and_origins(root: Path, tmp_path: Path) -> None:

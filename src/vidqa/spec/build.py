@@ -12,6 +12,7 @@ from typing import Any, cast
 from vidqa.core import actions
 from vidqa.core.files import absolute, annotations_in_folder, read_object
 from vidqa.core.problem import Problem, ProblemError, raise_errors
+from vidqa.data.archive import archives_in
 from vidqa.spec.adapter_keys import is_adapter
 from vidqa.spec.cosmos import target_table, video_fps_problems
 from vidqa.spec.layers import Layer, parse_set, read_layer
@@ -27,7 +28,6 @@ ROOT_REMEDY = (
     "put annotations.json there; a file, a captions folder, shards, a data set of the hub, or a split of one, such as "
     "DATA#train[:100], is named with --set '{annotations}={root}' (and --set {media}=FOLDER where media lie elsewhere)"
 )
-ARCHIVES = ("videos.tar.gz", "images.tar.gz", "videos.tar", "images.tar")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _makers(request: Request) -> Iterator[Callable[[], Layer]]:
     if model is not None and (view := view_layer(action, model)):
         yield lambda: view
     for part, root in request.roots:
-        yield partial(_root_layer, action, part, root)
+        yield partial(_root_layer, request, part, root)
     for path in request.overrides:
         yield partial(read_layer, path)
     if model is not None:
@@ -120,16 +120,16 @@ def profile_layer(action: str, name: str | None) -> Layer:
     return Layer(f"profile {name}", dict(profiles[name]))
 
 
-def _root_layer(action: str, part: str, root: str) -> Layer:
-    """A set of records in one folder: annotations.json, and media below it or in an archive.
+def _root_layer(request: Request, part: str, root: str) -> Layer:
+    """A set of records in one folder: annotations.json, and media below it or in archives; cosmos-rl reads one archive.
 
     A remote root (with ://) is not checked. Raises SPEC_FILE if a local one has no annotations, or the action has no
     such set.
     """
-    roots = {data.root: data for data in actions.action(action).data}
+    roots = {data.root: data for data in actions.action(request.action).data}
     if part not in roots:
         remedy = f"use {', '.join(f'--{name}-root' for name in roots)}"
-        raise FILE.error(f"--{part}-root", f"a spec for {action} has no {part} data", remedy)
+        raise FILE.error(f"--{part}-root", f"a spec for {request.action} has no {part} data", remedy)
     if not root.strip():
         raise FILE.error(f"--{part}-root", "the name is empty", "name a folder, or leave the option out")
     data = roots[part]
@@ -141,8 +141,8 @@ def _root_layer(action: str, part: str, root: str) -> Layer:
         if (file := annotations_in_folder(folder)) is None:
             what = "there is no annotations.json in it" if os.path.isdir(folder) else "it is no folder"
             raise FILE.error(folder, what, ROOT_REMEDY.format(annotations=annotations, root=root, media=media))
-        archive = next((folder / name for name in ARCHIVES if (folder / name).is_file()), folder)
-        table = {annotations: str(file), media: str(archive)}
+        archives = archives_in(folder) if request.target == "cosmos-rl" else []
+        table = {annotations: str(file), media: str(next(iter(archives), folder))}
     return Layer(f"data root {root}", {**table, **data.root_sets})
 
 

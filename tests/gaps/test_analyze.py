@@ -346,6 +346,25 @@ def test_a_root_folder_and_json_lines_annotations(place):
     assert pq.read_table(place.path / "g.parquet")["video_id"][0].as_py() == str(place.path / "kpi/clips/a.mp4")
 
 
+@pytest.mark.parametrize("part", ["", "#train[1:]"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("q.csv", "video,question,answer\na.mp4,Does it stop?,yes\nb.mp4,Does it stop?,yes\n"),
+        ("q.jsonl", "".join(f'{{"video": "{n}.mp4", "question": "Does it stop?", "answer": "yes"}}\n' for n in "ab")),
+    ],
+)
+def test_annotations_are_of_any_source_that_an_evaluation_reads(place, name, content, part):
+    annotated = f"{place.path / name}{part}"
+    for written, text in (("a.mp4", ""), ("b.mp4", ""), (name, content)):
+        (place.path / written).write_text(text)
+    (place.path / "results.json").write_text(json.dumps([result(load_records(annotated)[-1].id, "no")]))
+    found = analyze(str(place.path), str(place.path / "g.parquet"), annotated)
+    gap, *missing = pq.read_table(place.path / "g.parquet").to_pylist()
+    assert (gap["video_id"], len(missing)) == (str(place.path / "b.mp4"), not part)
+    assert {problem.code for problem in found.problems} <= {"GAPS_NO_RESULT"}
+
+
 @pytest.mark.parametrize(
     ("results", "code"),
     [

@@ -5,9 +5,8 @@ from vidqa.core.problem import Code, Exit
 GAPS_ANNOTATIONS = Code(
     "GAPS_ANNOTATIONS",
     "The annotations that were evaluated are missing or cannot be read, or results do not join with them for certain.",
-    "Give the annotations that were evaluated: a JSON list, JSON lines, or a folder with annotations.json. A sample_id "
-    "in each result, and an id of its own in each annotation, join for certain; evaluate again if the annotations were "
-    "corrected since.",
+    "Give the annotation path that was evaluated. A sample_id in each result, and an id of its own in each annotation, "
+    "join for certain; evaluate again if the annotations were corrected since.",
 )
 GAPS_NO_RESULT = Code(
     "GAPS_NO_RESULT",

@@ -254,6 +254,7 @@ def of_quantization(record: JobRecord) -> JobResults:
 def _gaps(record: JobRecord) -> list[str]:
     """The command that analyzes an evaluation's wrong answers, if its run folder exists."""
     words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]
+    words += ["--jsonl", f"{record.run_dir}/gaps.jsonl"]
     if not (dataset := dataset_of(Path(record.run_dir))):
         return []
     words += ["--kpi-ann-path", dataset["annotation_path"]]

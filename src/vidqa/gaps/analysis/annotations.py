@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,21 +15,23 @@ from sys import intern
 from typing import Any, NamedTuple
 
 from vidqa.core.files import ANNOTATION_NAMES, absolute
-from vidqa.core.problem import ProblemError
+from vidqa.core.problem import ProblemError, raise_errors
 from vidqa.data.archive import ARCHIVE_SEPARATOR, SUFFIXES
+from vidqa.data.foreign_rows import shaped
 from vidqa.data.load import fast_row, is_annotation
 from vidqa.data.media import MediaSource, media_source
 from vidqa.data.problems import EMPTY, ProblemCollector
 from vidqa.data.reader import rows_in
 from vidqa.data.record import MediaRef
+from vidqa.data.sources import kind_of_source, open_source
+from vidqa.data.sources._base import address_of
+from vidqa.data.sources.files import ANNOTATION_FILE, MEDIA_FILES
 from vidqa.evaluation.results import Item, shown
 from vidqa.evaluation.text import as_text, normalise
 from vidqa.gaps.analysis.storage import exists, filesystem, is_remote, read_bytes, storage_problems
 from vidqa.gaps.problems import GAPS_ANNOTATIONS
 
 Span = tuple[float, float]  # seconds of the video
-# Field names for the time of the event that a question asks about.
-SPAN_FIELDS = (("span",), ("start", "end"), ("start_time", "end_time"), ("event_start", "event_end"))
 MOST_TAGS = 50  # of one record
 # Warnings of a join (GAPS_ANNOTATIONS).
 UNKNOWN = "results belong to no annotation, by id or by video and question; they are compared with their own gt"
@@ -149,8 +152,16 @@ def _plain(video: str) -> str:
     return ARCHIVE_SEPARATOR.sub(r"\1/", video)
 
 
+def is_json_file(path: str) -> bool:
+    """Whether a path is a JSON file or a folder with one, local or remote, and not another source of records."""
+    return is_remote(path) or (kind_of_source(path) in (ANNOTATION_FILE, MEDIA_FILES) and not address_of(path)[1])
+
+
 def annotation_file(path: str) -> str:
-    """The file itself, or annotations.json or .jsonl in the folder. Raises GAPS_ANNOTATIONS, ENV_FILE_REFUSED."""
+    """The file itself, or annotations.json or .jsonl in the folder; the path of another source of records as it is.
+    Raises GAPS_ANNOTATIONS, ENV_FILE_REFUSED."""
+    if not is_json_file(path):
+        return path
     with storage_problems(path):
         names, missing = [path], "there is no such file or folder"
         files, root = filesystem(path)
@@ -164,13 +175,18 @@ def annotation_file(path: str) -> str:
 
 
 def read_annotations(path: str, media_path: str = "", *, with_extras: bool = False) -> AnnotationIndex:
-    """Read a file of annotations, optionally with tags and spans. Raises the problems of `annotation_file`."""
-    findings = ProblemCollector(path)
-    annotations = AnnotationIndex(_root(path, media_path), _source(path, media_path))
+    """Read annotations, optionally with tags and spans. Raises the problems of `annotation_file` and of the source."""
+    findings, by_line = ProblemCollector(path), False
+    if is_json_file(path):
+        annotations = AnnotationIndex(_root(path, media_path), _source(path, media_path))
+        with storage_problems(path):
+            rows = shaped(rows_in(read_bytes(path), path, findings))
+    else:
+        source = open_source(path, media_path)
+        annotations = AnnotationIndex(source.media.root, source.media)
+        rows, by_line = source.rows(findings), source.by_line
     full_path = cache(annotations.full_path)  # many questions are about one video
-    with storage_problems(path):
-        data = read_bytes(path)
-    for index, row in rows_in(data, path, findings):
+    for number, (index, row) in enumerate(rows):
         if not is_annotation(row):
             message = f"expected an object with a list of conversations or messages, got {shown(row)}"
             findings.add(GAPS_ANNOTATIONS, f"{path}[{index}]", message)
@@ -180,11 +196,10 @@ def read_annotations(path: str, media_path: str = "", *, with_extras: bool = Fal
             annotations.extras[len(annotations.rows)] = Extra(tuple(_tags(row.get("tags")))[:MOST_TAGS], _span(row))
         written, kind = intern(as_text(fields.medium)), intern(as_text(fields.kind)) if fields.kind else ""
         question, answer = as_text(fields.question).strip(), as_text(fields.answer).strip()
-        name = as_text(row.get("id")) or str(index)
+        name = as_text(row.get("id")) or str(number if by_line else index)
         annotations.add(Annotation(name, full_path(written), written, question, answer, kind))
-    errors = [problem for problem in findings.problems if problem.code != EMPTY.name or not data.strip()]
-    if errors:  # a list may be empty
-        raise ProblemError([GAPS_ANNOTATIONS.at(problem.where, problem.message) for problem in errors])
+    errors = [problem for problem in findings.problems if problem.severity == "error" and problem.code != EMPTY.name]
+    raise_errors([GAPS_ANNOTATIONS.at(problem.where, problem.message) for problem in errors])  # a list may be empty
     return annotations
 
 
@@ -197,10 +212,9 @@ def _source(path: str, media_path: str) -> MediaSource | None:
     """The MediaSource of an annotation file; None if its media are not on this machine."""
     if is_remote(path) or is_remote(media_path):
         return None
-    try:
+    with suppress(ProblemError):
         return media_source(Path(path), media_path, root_mode=False)
-    except ProblemError:
-        return None
+    return None
 
 
 def full_path(written: str, root: str) -> str:
@@ -222,10 +236,10 @@ def _tags(tags: Any) -> list[tuple[str, str]]:
 
 
 def _span(row: Mapping[str, Any]) -> Span | None:
-    for names in SPAN_FIELDS:
-        values = row.get(names[0]) if len(names) == 1 else [row.get(name) for name in names]
-        if isinstance(values, list) and len(values) == 2 and all(map(_is_time, values)) and values[0] <= values[1]:
-            return float(values[0]), float(values[1])
+    """The time of the event that a question asks about, from the field `span`."""
+    values = row.get("span")
+    if isinstance(values, list) and len(values) == 2 and all(map(_is_time, values)) and values[0] <= values[1]:
+        return float(values[0]), float(values[1])
     return None
 
 

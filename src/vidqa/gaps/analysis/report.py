@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.cli import Result, command
+from vidqa.core.cli import Result
 from vidqa.gaps.analysis.analyze import Gaps, analyze
 from vidqa.gaps.analysis.breakdowns import ON_TERMINAL, slices_sentence, slices_text, write_slices
 from vidqa.gaps.analysis.label_errors import read_answers, write_audit
@@ -83,10 +83,7 @@ def summary_text(gaps: Gaps, table: str) -> str:
 
 
 def next_commands(request: GapAnalysis) -> list[str]:
-    """Commands that write the same analysis as JSON lines, then that show its first rows."""
-    if request.jsonl:
-        return [] if is_remote(request.jsonl) else [shlex.join(["head", "-n", "5", request.jsonl])]
-    words = ["--results-dir", request.results_dir, "--gaps-parquet", request.gaps_parquet]
-    words += ["--kpi-ann-path", request.kpi_ann_path, "--mode", request.mode]
-    words += ["--kpi-media-path", request.kpi_media_path] if request.kpi_media_path else []
-    return [command("analyze_gaps", *words, "--jsonl", f"{request.gaps_parquet.removesuffix('.parquet')}.jsonl")]
+    """The command that shows the first rows."""
+    if request.jsonl is None or is_remote(request.jsonl):
+        return []
+    return [shlex.join(["head", "-n", "5", request.jsonl])]

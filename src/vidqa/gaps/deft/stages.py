@@ -91,7 +91,7 @@ ROUND = (
     ),
     Stage(
         "gaps",
-        "find what the accepted model gets wrong, and whose labels are doubtful",
+        "find the accepted model's errors, and doubtful labels",
         data_stages.gaps,
         ANALYZE,
         ("accepted results", "selection", "selection embeddings", "audit answers", "settings.words"),
@@ -100,7 +100,7 @@ ROUND = (
     ),
     Stage(
         "audit",
-        "ask a person about labels that are probably wrong",
+        "ask a person about probably wrong labels",
         data_stages.audit,
         ANSWER.format("audit-answers"),
         ("audit queue", "audit answers", "settings.audit", "settings.audit_from"),
@@ -108,7 +108,7 @@ ROUND = (
     ),
     Stage(
         "mine",
-        "take samples from the pool that are like the gaps",
+        "mine samples similar to the gaps from the pool",
         data_stages.mine_pool,
         MINE,
         ("gaps", "pool", "pool embeddings", "selection embeddings", "settings.words", "settings.control"),
@@ -117,7 +117,7 @@ ROUND = (
     ),
     Stage(
         "label",
-        "ask a person for the answers of what was mined without",
+        "ask a person for answers to mined samples",
         data_stages.label,
         ANSWER.format("labels"),
         ("tasks", "labels"),
@@ -126,19 +126,19 @@ ROUND = (
     ),
     Stage(
         "augment",
-        "make altered copies of them",
+        "augment the mined samples",
         data_stages.augment_mined,
         "python scripts/augment_samples.py --annotations MINED --out FOLDER --json",
         ("mined", "settings.words"),
         ("augmented",),
         "vidqa.annotations.v1",
     ),
-    _assembly("assemble", "add them to the training set", ("mined", "augmented"), "train set"),
+    _assembly("assemble", "add the samples to the training set", ("mined", "augmented"), "train set"),
     _validation("validate", "check the training's spec, data and leaks", "train set", "train", "training spec"),
     _training("train", "train", model_stages.train, "training spec", "train set"),
     EVALUATE,
-    _comparison("compare", "compare with the best model before", "accepted results", "comparison"),
-    _assembly("control assemble", "the same with as many random samples", ("random",), "control set"),
+    _comparison("compare", "compare with the best previous model", "accepted results", "comparison"),
+    _assembly("control assemble", "assemble as many random samples, as a control", ("random",), "control set"),
     _validation(
         "control validate",
         "check the control's training",
@@ -162,7 +162,7 @@ ROUND = (
     ),
     _comparison(
         "control compare",
-        "compare what was chosen with what was drawn at random",
+        "compare mined with random samples",
         "control results",
         "control_comparison",
     ),

@@ -18,16 +18,16 @@ Event = dict[str, Any]  # a line of the log
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Fact = str | bool | int | float | None | list[str]
 RULES = {  # by which a loop ends, or waits
-    "target": "the accuracy that was agreed on is reached on the selection set",
-    "no gaps": "the model answers every question of the selection set",
-    "no new samples": "the pool holds nothing that is like the gaps and was not tried yet",
+    "target": "the agreed accuracy is reached on the selection set",
+    "no gaps": "the model answers every question of the selection set correctly",
+    "no new samples": "the pool has no untried samples similar to the gaps",
     "rounds": "all agreed rounds are done",
-    "no progress": "the agreed number of rounds in a row was rolled back without a proven gain",
+    "no progress": "the agreed number of consecutive rounds was rolled back without a proven gain",
     "regression": "the last of these rounds made the model, or a kind of question, worse",
     "budget": "the agreed hours of jobs are spent",
-    "hard gate": "a stage has found an error; it waits, and goes on when the loop is run again",
-    "audit needed": "labels are suspected to be wrong; it waits for a person's answers",
-    "labels needed": "what was mined from the pool has no answers; it waits for a person's",
+    "hard gate": "a stage found an error; the loop waits, and continues when it is run again",
+    "audit needed": "labels are suspected to be wrong; the loop waits for a person's answers",
+    "labels needed": "mined samples have no answers; the loop waits for a person's",
 }
 
 

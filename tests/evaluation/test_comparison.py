@@ -30,7 +30,7 @@ def items(right: list[int], *, videos: int = 0, kinds: int = 1, video: str = "v{
             {
                 "sample_id": f"q{at}",
                 "video_id": video.format(at % (videos or len(right))),
-                "question": "Is it open? yes or no",
+                "question": "\nIs it open? yes or no",
                 "gt": "yes",
                 "response": "Yes" if value else "No",
                 "kind": f"k{at % kinds}",
@@ -330,6 +330,7 @@ def test_the_script_writes_a_page_with_the_frames_of_what_changed(tmp_path: Path
     assert data["samples"]["broken"][0] == "q0" and len(data["samples"]["fixed"]) == 20
     text = (tmp_path / "c.html").read_text(encoding="utf-8")
     assert text.count("data:image/jpeg;base64") == 8 and "<script>alert" not in text
+    assert '<div class="q">Is it open?' in text, "no empty line where the video's tag was"
     broken, fixed = text.split("Broken (20)")[1].split("Fixed (20)")
     assert broken.split("after</span>")[1].startswith('<div class="said">')
     assert fixed.split("after</span>")[1].startswith('<div class="truth">')

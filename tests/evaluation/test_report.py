@@ -136,12 +136,13 @@ def test_unreadable_posters_are_a_problem(tmp_path, content):
 
 
 def test_every_failure_is_a_card_with_frames(tmp_path, video):
-    items = [wrong(1), wrong(2, response="yes"), wrong(3, response="eh"), wrong(4, gt="no")]
+    items = [wrong(1, question="\nIs it?"), wrong(2, response="yes"), wrong(3, response="eh"), wrong(4, gt="no")]
     items += [wrong(5, gt="no", response="<think>")]
     page = made(tmp_path, items, posters=lambda item: poster_frames(str(video), None, [0, 20]))
     cards = page.all("article")
     assert [card["data-error"] for card in cards] == ["wrong", "unparsed", "truncated"]
     assert {card["data-kind"] for card in cards} == {"yes_no"}
+    assert '<div class="q">Is it?' in (tmp_path / "report.html").read_text(), "no empty line where the video's tag was"
     assert {"class": "panel wide"} in page.all("div"), "no, yes, (unparsed) and (truncated) need the whole width"
     assert len(page.all("img")) == 6 and all(i["src"].startswith("data:image/jpeg;base64,") for i in page.all("img"))
     assert "/data/3.mp4" in page.text and "/data/2.mp4" not in page.text and "40.0\N{NO-BREAK SPACE}%" in page.text

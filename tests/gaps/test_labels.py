@@ -87,7 +87,7 @@ def test_the_page_shows_every_clip_and_loads_nothing(tasks: Path) -> None:
     assert page.count("data:image/jpeg") == 3 * 4 and page.count("<article") == 3
     assert page.count("</script>") == 1 and 'data-id="&lt;/script&gt;"' in page
     assert re.findall(r'(?:src|href)="(?!data:)', page) == [] and "script-src 'sha256-" in page
-    texts = {"sample_id": "c", "media": "/no/c.mp4", "question": "Which?\nA. red\nB. blue", "kind": None}
+    texts = {"sample_id": "c", "media": "/no/c.mp4", "question": "\nWhich?\nA. red\nB. blue", "kind": None}
     write_tasks(tasks, [task(texts, GAP, Provenance("mined", 2, "k"), {})])
     page = (tasks / "annotate.html").read_text()
     assert 'rows="3">\nWhich?\nA. red\nB. blue</textarea>' in page, "a question keeps its lines"

@@ -135,10 +135,15 @@ def test_answers_are_kept_over_rounds_and_bad_ones_are_refused(tmp_path: Path) -
 
 
 def test_the_page_asks_and_shows_everything_as_text() -> None:
-    item = {"sample_id": "<b>", "video_id": "", "question": "<script>x</script>", "kind": "k", "label": "yes"}
+    item = {"sample_id": "<b>", "video_id": "", "question": "\n<script>x</script>", "kind": "k", "label": "yes"}
     more = {"suggested": "no", "probability": 0.9, "score": 1.0, "reasons": ["a & b"], "verdict": "", "answer": ""}
     html = audit_page([{**item, **more}])
-    assert "<script>x" not in html and "a &amp; b" in html and html.count('type="radio"') == 3
+    assert (
+        "<script>x" not in html
+        and '<div class="q">&lt;script' in html
+        and "a &amp; b" in html
+        and html.count('type="radio"') == 3
+    )
     assert "label is wrong: 90\N{NO-BREAK SPACE}%; a &amp; b" in html, (
         "a queue that begins at 5 % has no doubtful label"
     )

@@ -142,7 +142,7 @@ def verdict(comparison: ComparisonTable, rounds: int, slice_points: float) -> tu
     change = f"{percent(whole.before)} -> {percent(whole.after)}, p = {whole.p_value:.3g}"
     accepted, why = False, f"Rolled back: the new model is not told apart from the one before ({change})."
     if fell := fallen(comparison.slices, slice_points):
-        why = f"Rolled back: {_points(fell)} fell further than {slice_points:g} points ({change})."
+        why = f"Rolled back: a fall of more than {slice_points:g} points: {_points(fell)} (all kinds: {change})."
     elif comparison.verdict == "worse":
         why = f"Rolled back: the new model is worse ({change})."
     elif comparison.verdict == "better" and whole.p_value * rounds >= LEVEL:

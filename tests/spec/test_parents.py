@@ -159,6 +159,14 @@ def test_an_adapter_is_an_export(tmp_path: Path) -> None:
     assert find_export(tmp_path, "epoch_1") == folder
 
 
+@pytest.mark.parametrize("which", ["best", "latest", "step_8"])
+def test_a_run_without_an_export_says_so(tmp_path: Path, which: str) -> None:
+    checkpoint(tmp_path, "step_8")
+    with pytest.raises(ProblemError) as wrong:
+        find_export(tmp_path, which)
+    assert "no complete save" in code_of(wrong)[1]
+
+
 @pytest.mark.parametrize("absolute", [True, False])
 def test_a_run_of_cosmos_rl_with_best_at_its_root(tmp_path: Path, absolute: bool) -> None:
     """Its current layout: <output_dir>/best/safetensors is a link into <output_dir>/<timestamp>/safetensors."""

@@ -53,7 +53,7 @@ def run_folder_of(run_folder: Path | str) -> Path:
         # A folder `best` beside runs holds only links.
         level = [inner for folder in level for inner in _folders(folder) if inner.name != "best"]
     if not os.path.isdir(top):
-        raise NO_RUN.error(top, "there is no such folder", "correct its name")
+        raise NO_RUN.error(top, "there is no such folder or job", "correct its name")
     raise NO_RUN.error(top, "there is no safetensors or checkpoints folder in it")
 
 
@@ -64,7 +64,10 @@ def _folders(folder: Path) -> list[Path]:
 def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool]) -> Path:
     home = run_folder_of(top)
     saves = {folder.name: folder for folder in _folders(home / kind) if NAME.match(folder.name) and complete(folder)}
-    listing = f"it has: {', '.join(sorted(saves, key=_order)) or 'none'}"
+    if not saves:
+        remedy = "continue the run to its next save; one with train.ckpt.export_safetensors = true has exports"
+        raise NO_RUN.error(home / kind, "there is no complete save in it", remedy)
+    listing = f"it has: {', '.join(sorted(saves, key=_order))}"
     if which == "best":
         recorded = list(dict.fromkeys([*_linked_best(home), *_noted_best(home)]))
         save = next((saves[name] for name in [*recorded, *_twins(home, saves)] if name in saves), None)
@@ -73,7 +76,7 @@ def _find(top: Path, which: str, kind: str, complete: Callable[[Path], bool]) ->
         if save is None:
             raise NO_RUN.error(home, f"best is {recorded[0]} and is not kept; {listing}")
         return save
-    if which == "latest" and saves:
+    if which == "latest":
         return saves[_latest(saves)]
     if which not in saves:
         raise NO_RUN.error(home / kind, f"there is no {which}; {listing}")

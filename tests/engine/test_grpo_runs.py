@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import sys
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from vidqa.core.pages.training_data import read_training
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import read_rollouts
 from vidqa.data.record import Record, Turn
+from vidqa.engine.actions import export
 from vidqa.engine.families.qwen_vl import VISION_IDS
 from vidqa.engine.model import quantized
 from vidqa.engine.rl import rollout, rollout_model, train
@@ -310,19 +312,28 @@ def validated_on(root: Path) -> dict[str, Any]:
 
 
 def test_validation_says_which_export_is_best(one_world: tuple[Path, Path], tmp_path: Path) -> None:
+    """And its export is proved again, with a sample of a set that is read in another mode than the training set."""
+    rows = json.loads((one_world[1] / "annotations.json").read_text())
+    for row in rows:
+        answer = row["conversations"][1]
+        answer["value"] = f"<think>\nbits\n</think>\n\n<answer>\n{answer['value']}\n</answer>"
+    (tmp_path / "reasoned.json").write_text(json.dumps(rows))
     over = {
         **validated_on(one_world[1]),
+        "custom.train_dataset.response_mode": "think",
+        "custom.val_dataset.annotation_path": str(tmp_path / "reasoned.json"),
         "validation.freq": 1,
         "train.ckpt.save_freq": 1,
         "train.epoch": 2,
     }
-    run = rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")
+    run = rl_here(rl_spec(tmp_path / "run", one_world, over), tmp_path / "run")
     rewards = events(run, "val/reward")
     assert set(rewards) == {0, 1, 2, 3, 4}
     best = json.loads((run / "best.json").read_text())
     assert best["metric"] == "val/accuracy" and f"step_{best['step']}" == best["name"]
     trainer = json.loads((run / "checkpoints/step_4/trainer.json").read_text())
     assert trainer["validation_start"] == {"val/accuracy": events(run, "val/accuracy")[0]}
+    export.main(Namespace(run=run, export=(run / "best").resolve(), out=tmp_path / "out", merge=False))
 
 
 def test_a_validation_holds_the_frames_of_a_few_questions(

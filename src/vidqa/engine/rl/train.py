@@ -39,7 +39,7 @@ from vidqa.planning.packing import pack_budget
 from vidqa.planning.prefix_sharing import max_tokens, split_indices
 from vidqa.planning.requests import Sampling
 from vidqa.planning.rollouts import RolloutShape, prompt_planner, rollout_memory, rollout_shape, update_packing
-from vidqa.planning.samples import Planner, training_planner
+from vidqa.planning.samples import Planner, training_planner, validation_mode
 from vidqa.spec import effective_batch
 from vidqa.spec.grpo_tables import MOST_RETRIES, REWARDS, reward_weights
 from vidqa.spec.models import GrpoSpec
@@ -114,7 +114,8 @@ class Training(Trainer[GrpoSpec]):
         self.rollout_model = RolloutModel(spec, folder, planner, learner.model, shape, world)
         if self.policy.kl_beta > 0 and spec.policy.lora is None:
             self.reference = load_reference(folder, spec.policy, spec.train, world, schedule.policy.recompute)
-        proof_samples, _ = learning.plan([sample.record for sample in (data.validation or data.train)[:20]])
+        proof_set, mode = (data.validation, validation_mode(spec)) if data.validation else (data.train, None)
+        proof_samples, _ = learning.plan([sample.record for sample in proof_set[:20]], mode)
         facts = {"predicted_gib": schedule.policy.peak_gib, "pack_tokens": pack_tokens}
         collator = Collator(learning, sizes, world.device.type)
         super().__init__(run, schedule, start, learner, collator, source, proof_samples, **facts)

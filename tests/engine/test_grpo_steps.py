@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from vidqa.engine.rl.meter import PHASES, EarlyStopping, StepMeter
-from vidqa.engine.rl.rollout import QuestionStream, advantages
+from vidqa.engine.rl.rollout import Drawn, Group, QuestionStream, advantages
 from vidqa.engine.rl.update import token_weights
+from vidqa.evaluation.rewards import Reward
 
 POLICY = SimpleNamespace(dataloader_seed=0, dataloader_shuffle=True)
 LABELS = ["A"] * 80 + ["B"] * 15 + ["C"] * 5
@@ -92,3 +94,15 @@ def test_what_a_validation_waits_for_is_of_its_own_step() -> None:
     meter.validation_values([], rollouts)
     assert (meter.seconds["rewards"], meter.seconds["data_wait"]) == (1.0, 5.0)
     assert rollouts.reward_s == rollouts.waited_s == 0.0
+
+
+def test_a_part_of_the_reward_that_only_later_completions_have_is_measured() -> None:
+    meter = StepMeter.__new__(StepMeter)
+    meter.world, meter.seconds = SimpleNamespace(gather=lambda mine: [mine]), dict.fromkeys(PHASES, 0.0)
+    completion: Any = SimpleNamespace(finish_reason="stop")
+    rewards = (Reward(1.0, {"odd": 1.0}), Reward(2.0, {"odd": 1.0, "short": 1.0}))
+    question: Any = None
+    group = Group(question, [Drawn((7,), np.zeros(1, np.float32), completion, reward) for reward in rewards])
+    rollouts: Any = SimpleNamespace(reward_s=0.0, waited_s=0.0)
+    values = meter.rollout_values([group], [], "", rollouts)
+    assert (values["reward/odd"], values["reward/short"]) == (1.0, 0.5)

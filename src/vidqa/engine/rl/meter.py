@@ -73,7 +73,7 @@ class StepMeter:
             **{f"rollout/{name}": float(count) for name, count in zip(COUNTS, sum(c for c, _ in by_rank), strict=True)},
         }
         parts = [completion[3] for completion in completions]
-        for name in parts[0] if parts else ():
+        for name in dict.fromkeys(name for part in parts for name in part):
             part_rewards = np.array([part.get(name, 0.0) for part in parts])
             values |= {f"reward/{name}": _mean(part_rewards), f"reward/{name}_std": float(part_rewards.std())}
         return values

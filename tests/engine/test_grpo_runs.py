@@ -240,6 +240,7 @@ def test_dapo_draws_further_questions_for_groups_of_equal_rewards(one_world: tup
     over = {
         "train.train_policy.variant": "dapo",
         "train.train_policy.reward_function": f"{tmp_path / 'reward.py'}:even_slot",
+        "train.train_policy.filter_reward_metric": f"{tmp_path / 'reward.py'}:even_slot",
         "train.train_policy.max_retry_for_on_policy": 4,
         "rollout.n_generation": 8,
         "train.train_batch_per_replica": 16,

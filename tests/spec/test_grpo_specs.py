@@ -190,6 +190,7 @@ def test_an_adapter_as_parent_is_refused_with_the_command_that_merges_it(tmp_pat
         ({"train.train_policy.reward_function": "helpfulness"}, "SPEC_VALUE"),
         ({"train.train_policy.reward_function": {"accuracy": 0.0, "format": 0}}, "SPEC_VALUE"),
         ({"train.train_policy.reward_function": ["accuracy", "single_choice"]}, "SPEC_VALUE"),
+        ({"train.train_policy.reward_function": ["a.py:short", "b.py:short"]}, "SPEC_VALUE"),
         ({"train.train_policy.filter_reward_metric": "format"}, "SPEC_VALUE"),
         ({"rollout.max_response_length": 50_000}, "SPEC_MODEL_MAX_LENGTH"),
         ({"rollout.multi_turn_config": {"enable": True}}, "SPEC_UNKNOWN_KEY"),

@@ -208,3 +208,8 @@ def reward_weights(value: Any) -> dict[str, float]:
     if isinstance(value, Mapping):
         return {str(name): float(weight) for name, weight in value.items()}
     return dict.fromkeys([value] if isinstance(value, str) else value, 1.0)
+
+
+def reward_part(name: str) -> str:
+    """The name of a reward's part and of its metric: of FILE.py:FUNCTION the function."""
+    return REWARDS.get(name, name.rpartition(":")[2])

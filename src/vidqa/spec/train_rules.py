@@ -11,7 +11,7 @@ from typing import Any
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec import problems as codes
 from vidqa.spec.adapter_keys import differences, is_adapter
-from vidqa.spec.grpo_tables import REWARD_NAMES, REWARDS, USER_FUNCTION, reward_weights
+from vidqa.spec.grpo_tables import REWARD_NAMES, REWARDS, USER_FUNCTION, reward_part, reward_weights
 from vidqa.spec.models import GrpoSpec, TrainSpec
 from vidqa.spec.policy_tables import Lora, Policy
 from vidqa.spec.rules import VALIDATE, model_name_rules, output_rules, pattern_rules, required, vision_rules
@@ -193,10 +193,10 @@ def grpo_rules(spec: GrpoSpec) -> Iterator[Problem]:
     policy, valid = spec.train.train_policy, spec.validation
     yield from _rewards("train.train_policy.reward_function", policy.reward_function, needed=True)
     yield from _rewards("validation.reward_function", valid.reward_function, needed=False)
-    names = {REWARDS.get(name, name) for name in reward_weights(policy.reward_function)}
+    names = {reward_part(name) for name in reward_weights(policy.reward_function)}
     metrics = policy.filter_reward_metric
     for metric in [metrics] if isinstance(metrics, str) else metrics:
-        if REWARDS.get(metric, metric) not in names:
+        if reward_part(metric) not in names:
             message = f"filter_reward_metric is {metric!r}, and reward_function has {', '.join(sorted(names))}"
             yield codes.VALUE.at("train.train_policy.filter_reward_metric", message, REWARD_NAMES)
     if policy.unbiased_loss_max_tokens and policy.loss_type != "seq-mean-token-sum":
@@ -273,6 +273,7 @@ def _rewards(path: str, value: Any, *, needed: bool) -> Iterator[Problem]:
     for name in weights:
         if name not in REWARDS and not USER_FUNCTION.match(name):
             yield codes.VALUE.at(path, f"there is no reward {name!r}", REWARD_NAMES)
-    built_in = [REWARDS[name] for name in weights if name in REWARDS]
-    if twice := {name for name in built_in if built_in.count(name) > 1}:
-        yield codes.VALUE.at(path, f"{', '.join(sorted(twice))} is named twice, under two names", "keep one of them")
+    parts = [reward_part(name) for name in weights]
+    if twice := {part for part in parts if parts.count(part) > 1}:
+        message = f"the metric {', '.join(sorted(twice))} would be of two rewards"
+        yield codes.VALUE.at(path, message, "keep one of them, or rename your function")

@@ -41,7 +41,7 @@ from vidqa.planning.requests import Sampling
 from vidqa.planning.rollouts import RolloutShape, prompt_planner, rollout_memory, rollout_shape, update_packing
 from vidqa.planning.samples import Planner, training_planner, validation_mode
 from vidqa.spec import effective_batch
-from vidqa.spec.grpo_tables import MOST_RETRIES, REWARDS, reward_weights
+from vidqa.spec.grpo_tables import MOST_RETRIES, REWARDS, reward_part, reward_weights
 from vidqa.spec.models import GrpoSpec
 
 # The largest allowed difference of trainer and rollout log-probabilities: of any token in float32, on average in
@@ -254,7 +254,7 @@ class Training(Trainer[GrpoSpec]):
         """Whether the filter metric varies: the spec's, by default accuracy, else the reward."""
         metrics = self.policy.filter_reward_metric
         metrics = [metrics] if isinstance(metrics, str) else metrics or [self._accuracy]
-        spreads = [group.part(REWARDS.get(name, name)) if name else group.rewards for name in metrics]
+        spreads = [group.part(reward_part(name)) if name else group.rewards for name in metrics]
         return any(values.max() > values.min() for values in spreads)
 
     @property

@@ -97,7 +97,7 @@ class GrpoPolicy(Table):
     max_retry_for_on_policy: Annotated[int, Field(ge=-1)] = key(
         -1, "Retry rounds", "Maximum rounds of further questions that dapo adds to fill a step; -1 is 10."
     )
-    dataloader_shuffle: bool = key(True, "Shuffle", "Draw a new order of the questions in every epoch.")
+    dataloader_shuffle: bool = key(True, "Shuffle", "Shuffle the questions anew in every epoch.")
     dataloader_seed: Count = key(0, "Order seed", "Seed of the order of questions and of shuffled options.")
     dataloader_num_workers: Count = key(8, "Decode workers", "Video decoding processes per rank, at least one.")
 

@@ -57,7 +57,7 @@ class Lora(Table):
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = key(
         0.05,
         "Dropout",
-        "Share of adapter inputs dropped while training.",
+        "Share of adapter inputs dropped in training.",
         automl={"min": 0.0, "max": 0.1, "default": True},
     )
     target_modules: list[str] | Literal["all-linear"] = key(

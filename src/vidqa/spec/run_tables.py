@@ -170,7 +170,7 @@ class TrainEngine(DecodeEngine):
         "Weight of the chosen answers' loss per token, added to the loss of pairs, so that chosen answers do not "
         "become less likely together with rejected ones. Only with objective dpo.",
     )
-    packing: bool = key(True, "Packing", "Put several samples into one row, so that no token is padding.")
+    packing: bool = key(True, "Packing", "Pack several samples into one row, without padding.")
     pack_tokens: Positive | None = key(
         None,
         "Pack budget",

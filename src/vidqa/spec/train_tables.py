@@ -53,7 +53,7 @@ class Fp4(Table):
 
 
 class Checkpoint(Table):
-    enable_checkpoint: bool = key(True, "Checkpoints", "Save resumable training state while training.")
+    enable_checkpoint: bool = key(True, "Checkpoints", "Save resumable training state during training.")
     save_freq: CountOrNull = key(
         0, "Save every N steps", "Optimizer steps between checkpoints; 0 is off. Setting it clears save_freq_in_epoch."
     )
@@ -63,7 +63,7 @@ class Checkpoint(Table):
         "Epochs between checkpoints; 0 is off. Once per epoch by default: a lost run costs at most one epoch.",
     )
     save_mode: Literal["async", "sync"] = key(
-        "async", "Save mode", "async writes while training goes on; sync waits until the files are complete."
+        "async", "Save mode", "async writes while training continues; sync waits until the files are complete."
     )
     max_keep: Annotated[int, Field(ge=-1)] = key(
         3,
@@ -122,7 +122,7 @@ class TrainPolicy(Table):
         "Micro-batch",
         "Samples per forward pass and rank without packing. 1 needs the least memory; more changes no result.",
     )
-    dataloader_shuffle: bool = key(True, "Shuffle", "Draw a new order of the samples in every epoch.")
+    dataloader_shuffle: bool = key(True, "Shuffle", "Shuffle the samples anew in every epoch.")
     dataloader_seed: Count = key(0, "Order seed", "Seed of the order of samples, and of the held-out part.")
     dataloader_drop_last: bool = key(
         True,
@@ -149,7 +149,7 @@ class Train(Table):
         8,
         "Batch per rank",
         "Samples per optimizer step and data-parallel rank; times dp_shard_size x dp_replicate_size is the effective "
-        "batch. A multiple of mini_batch. 8 on 8 GPUs gives 64, steady for answers of a few words.",
+        "batch. A multiple of mini_batch. 8 on 8 GPUs gives 64, stable for answers of a few words.",
         automl={"min": 1, "max": 32, "default": True},
     )
     optm_name: Literal["AdamW", "AdamW8bit", "Adam"] = key(

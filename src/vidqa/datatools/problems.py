@@ -26,6 +26,6 @@ SPLIT = Code(
 FORMAT = Code(
     "DATATOOLS_FORMAT",
     "The format of the input cannot be detected, or the input does not follow it.",
-    "Say which it is with --from, and check that --in is the file or folder of the data set. cosmos-reason-v1.0 is a "
-    "folder with meta.json, text/ and media/; tao-vl-reason-v1.0 is JSON with a list of items.",
+    "Say which it is with --from, and check that --in is the file or folder of the data set; a function of your own, "
+    "FILE.py:records#FOLDER, reads any other, such as a text beside each video.",
 )

@@ -9,7 +9,7 @@ MEDIA_UNREADABLE = Code(
     "(8192 x 8192) of a video, 178,956,970 of an image.",
     "Play it with `ffplay FILE` or open it with an image viewer; copy it again from its source, encode it again with "
     "`ffmpeg -i FILE -c:v libx264 NEW.mp4` (scaled down with `-vf scale=1920:-2` where it is too large), save an image "
-    "again as PNG or JPEG, or leave it out with engine.on_bad_sample=quarantine.",
+    "again as PNG or JPEG, or leave it out (of a job: engine.on_bad_sample=quarantine).",
 )
 VIDEO_DECODE_TIMEOUT = Code(
     "VIDEO_DECODE_TIMEOUT",

@@ -19,7 +19,7 @@ from vidqa.core.problem import ProblemError
 from vidqa.data import check_records, load_records, open_source
 from vidqa.data.archive import unpack_beside
 from vidqa.data.hub_card import front_matter
-from vidqa.data.load import fast_row, is_annotation
+from vidqa.data.load import fast_row
 from vidqa.data.sources import made_absolute, read_by
 from vidqa.data.storage.published_sets import write_annotations
 from vidqa.data.storage.upload import spec_destinations
@@ -200,7 +200,7 @@ def test_an_archive_is_never_looked_for_in_the_folder_of_the_process(
 
 def test_turns_are_those_that_hold_something() -> None:
     row = {"conversations": None, "messages": TURNS}
-    assert is_annotation(row) and fast_row(row)[:2] == ("Is it open?", "Yes")
+    assert fast_row(row)[:2] == ("Is it open?", "Yes")
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"train = 5", b"[train]\nckpt = []", b"["])

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 from vidqa.core.files import ANNOTATION_NAMES, absolute
 from vidqa.core.problem import ProblemError, raise_errors
 from vidqa.data.archive import ARCHIVE_SEPARATOR, SUFFIXES
+from vidqa.data.conversation import turns_field
 from vidqa.data.foreign_rows import shaped
-from vidqa.data.load import fast_row, is_annotation
+from vidqa.data.load import fast_row
 from vidqa.data.media import MediaSource, media_source
 from vidqa.data.problems import EMPTY, ProblemCollector
 from vidqa.data.reader import rows_in
@@ -187,8 +188,8 @@ def read_annotations(path: str, media_path: str = "", *, with_extras: bool = Fal
         rows, by_line = source.rows(findings), source.by_line
     full_path = cache(annotations.full_path)  # many questions are about one video
     for number, (index, row) in enumerate(rows):
-        if not is_annotation(row):
-            message = f"expected an object with a list of conversations or messages, got {shown(row)}"
+        if not isinstance(row, dict) or not isinstance(row.get(turns_field(row)), list):
+            message = f"expected an object with conversations, messages or a question, got {shown(row)}"
             findings.add(GAPS_ANNOTATIONS, f"{path}[{index}]", message)
             continue
         fields = fast_row(row)

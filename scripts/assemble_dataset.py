@@ -17,7 +17,7 @@ def pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as wrong:
-        raise ArgumentTypeError(f"{text!r} is no pattern: {wrong}") from wrong
+        raise ArgumentTypeError(f"{text!r} is not a pattern: {wrong}") from wrong
     return text
 
 

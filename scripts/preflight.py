@@ -19,7 +19,7 @@ def sample(text: str) -> int | None:
 
 def architecture(text: str) -> str:
     if not re.fullmatch(r"sm_\d{2,3}[af]?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no architecture such as sm_90 (H100) or sm_89 (L40S, RTX 4090)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not an architecture like sm_90 (H100) or sm_89 (L40S, RTX 4090)")
     return text
 
 

@@ -14,7 +14,7 @@ from vidqa.core.run_folder import run_named
 def choices(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     if len(names) < 2 or not all(names) or len(set(names)) < len(names):
-        raise ArgumentTypeError(f"{text!r} is no list of at least two different answers, such as yes,no")
+        raise ArgumentTypeError(f"{text!r} is not a list of at least two different answers, such as yes,no")
     return names
 
 

@@ -89,4 +89,4 @@ def test_a_request_of_another_kind_is_left_where_it_is_and_said_once(
         files.write_json(tmp_path / journal.INBOX / f"{name}.json", {"verb": verb, "said": said})
     for _ in range(2):
         assert [request.name for request in journal.pending_requests(tmp_path)] == ["b"]
-    assert capsys.readouterr().err.count("no request of ours") == 2
+    assert capsys.readouterr().err.count("not a request of this program") == 2

@@ -190,12 +190,12 @@ def test_the_limit_of_the_users_own_spec_stays_where_it_is_lower(
 
 
 def test_what_cannot_share_is_refused(tmp_path: Path, two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ProblemError, match=r"STUDY_SETTINGS(.|\n)*on slurm its scheduler"):
+    with pytest.raises(ProblemError, match=r"STUDY_SETTINGS(.|\n)*the scheduler of slurm"):
         open_study(write_study(tmp_path / "cluster", "resources.trials_per_gpu=2", "platform=slurm"))
     study = write_study(tmp_path / "large", "resources.trials_per_gpu=2")
     text = (study / "train.toml").read_text()
     (study / "train.toml").write_text(text.replace("dp_shard_size = 1", "dp_shard_size = 2"))
-    with pytest.raises(ProblemError, match=r"STUDY_SETTINGS(.|\n)*2 processes, on a GPU each"):
+    with pytest.raises(ProblemError, match=r"STUDY_SETTINGS(.|\n)*2 processes on a GPU each"):
         open_study(study)
     (study / "train.toml").write_text(text)
     monkeypatch.setattr("vidqa.automl.study.visible_gpus", lambda: [gpus.Gpu("unknown")])

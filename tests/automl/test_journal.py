@@ -49,7 +49,7 @@ def test_a_last_line_that_was_cut_off_is_passed_over_and_then_gone(tmp_path: Pat
     [
         (2, b"{garbage\n", "it is not JSON"),
         (3, b"", "lines are missing"),
-        (2, b'{"seq": 2, "event": "unheard of"}\n', "no event that is known"),
+        (2, b'{"seq": 2, "event": "unheard of"}\n', "it is not a known event"),
         (2, b'{"seq": 2, "event": "stopped"}\n', "it lacks why"),
     ],
 )

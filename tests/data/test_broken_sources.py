@@ -93,7 +93,7 @@ def test_a_split_whose_files_are_not_all_there_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"x")
     records, (problem,) = check_records(f"{tmp_path}#train")
     assert len(records) == 2 and (problem.code, problem.severity) == ("DATA_LEFT_OUT", "warning")
-    assert problem.message == "2 of 3 files train-* are there"
+    assert problem.message == "only 2 of 3 files train-* exist"
     assert check_records(tmp_path / "train-00000-of-00003.parquet")[1] == []  # a file that is named alone
 
 

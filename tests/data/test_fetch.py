@@ -237,7 +237,7 @@ def test_questions_about_the_weather_are_made_of_nexars_tables(tmp_path: Path) -
     assert record.answer == "Rain" and record.question.startswith("What is the weather") and record.kind == "weather"
     assert count == 1 and [(each.code, each.message, each.severity) for each in warnings] == [
         ("DATA_LEFT_OUT", "2 of 4 rows have no weather", "warning"),
-        ("DATA_LEFT_OUT", "1 of 4 rows name no file that is there", "warning"),
+        ("DATA_LEFT_OUT", "1 of 4 rows name a missing file", "warning"),
     ]
 
 

@@ -288,7 +288,7 @@ def test_a_file_that_was_cut_off_says_how_much_of_it_is_whole(root: Path, text: 
     path, raw = root / "set.jsonl", text.encode()
     starts = [at for at in range(len(raw)) if raw[at:].startswith(b'{"id"')]
     said = {
-        number: f"in the middle of record {number + 1}, {are} whole"
+        number: f"in the middle of record {number + 1}, {are} complete"
         for number, are in enumerate(("none is", "1 is", "2 are"))
     }
     for length in range(starts[0] + 1, len(raw) - 1):

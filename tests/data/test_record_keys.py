@@ -62,7 +62,7 @@ def test_keys_of_a_part_belong_to_its_medium(tmp_path: Path) -> None:
         ("video", {"video_start": 2, "video_end": 2}, "video_start is 2 and video_end is 2"),
         ("video", {"min_frames": 8, "max_frames": 4}, "min_frames is 8 and max_frames is 4"),
         ("image", {"min_pixels": 8, "max_pixels": 4}, "min_pixels is 8 and max_pixels is 4"),
-        ("image", {"resized_height": 64}, "one of resized_height and resized_width"),
+        ("image", {"resized_height": 64}, "must be set together"),
     ],
 )
 def test_keys_that_qwen_vl_utils_refuses_are_errors(
@@ -88,13 +88,16 @@ def test_keys_that_qwen_vl_utils_refuses_are_errors(
         ),
         (said(("user", "Q", {"name": "Ann"}), ("assistant", "A", {"tool_calls": [{}]})), ["name", "tool_calls"]),
         (said(("user", "Q", {}), ("assistant", "A", {"reasoning_content": "so"})), ["reasoning_content"]),
-        (said(("user", "Q", {"train": True}), ("assistant", "A", {})), ["train: a turn of the user is never learned"]),
+        (
+            said(("user", "Q", {"train": True}), ("assistant", "A", {})),
+            ["train: a turn of the user is never trained on"],
+        ),
         (said(("user", "Q", {}), ("assistant", "A", {}), tools=[{}], audios=["a.wav"]), ["tools", "audios"]),
         (said(("user", "Q", {}), ("assistant", "A", {}), rejected_messages=[{}]), ["rejected_messages"]),
         (said(("user", "Q", {}), ("assistant", "A", {}), prompt="R", history=[["S", "B"]]), ["prompt", "history"]),
         (said(("user", "Q", {}), ("assistant", "A", {}), video_start=1, video="a.mp4"), ["video_start"]),
         (said(("user", "Q", {}), ("assistant", "A", {}), start=1, end_time="9", video="a.mp4"), ["start", "end_time"]),
-        (asked({"type": "video_url", "video_url": {"url": "a.mp4", "fps": 2}}), ["video_url.fps: its place is beside"]),
+        (asked({"type": "video_url", "video_url": {"url": "a.mp4", "fps": 2}}), ["video_url.fps: it belongs next to"]),
         (asked({"type": "video", "video": "a.mp4", "path": "b.mp4"}), ["path: video names the medium"]),
         (
             {**asked({"type": "video", "video": "a.mp4"}), "conversations": [{"from": "human", "value": "Q"}, ANSWER]},

@@ -127,7 +127,7 @@ def test_media_alone_are_records_without_an_answer(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ProblemError) as refused:
         load_records(tmp_path / "empty", need_answers=False)
-    assert "no video and no image" in str(refused.value)
+    assert "it contains no video" in str(refused.value)
 
 
 def test_a_record_may_be_a_question_alone_where_no_answer_is_needed(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_snapshot_of_a_hub_dataset_has_subsets_and_splits(tmp_path: Path, card
     made = convert(f"{tmp_path}#robovqa:reasoning", tmp_path / "out.json", "llava", form="hf")
     assert load_records(tmp_path / "out.json", made.media_path)[0].media[0].path == record.media[0].path
     (unknown,) = check_records(f"{tmp_path}#agibot:reasoning")[1]
-    assert unknown.code == "DATA_SPLIT" and "'agibot' is not there; there are: av, robovqa" in unknown.message
+    assert unknown.code == "DATA_SPLIT" and "'agibot' does not exist; there are: av, robovqa" in unknown.message
     (problem,) = check_records(f"{tmp_path}#robovqa")[1]  # which is no split
     assert problem.code == "DATA_SPLIT"
 
@@ -440,7 +440,7 @@ GOOD = '{"video": "a.mp4", "question": "Is it?", "answer": "Yes"}'
         ("import no_such_module\n", 1, "No module named", 0),
         ("def other():\n    return []\n", None, "no function records", 0),
         ("def records():\n    return 3\n", None, "not iterable", 0),
-        ("def records():\n    yield {'video': {1}}\n", None, "set is no text", 0),
+        ("def records():\n    yield {'video': {1}}\n", None, "set is not a text", 0),
         ("import os\ndef records():\n    yield 1\n    os._exit(3)\n", None, "exit code 3", 0),
         ("import json\ndef records():\n    json.loads('x')\n    yield 1\n", 3, "JSONDecodeError", 0),
     ],

@@ -282,7 +282,7 @@ def test_a_broken_clip_is_quarantined_and_counts_as_not_answered(world: SimpleNa
     assert metrics["n"] == 4 and {p["code"] for p in metrics["quarantined"]} == {"MEDIA_UNREADABLE"}
     (warning,) = metrics["problems"]
     assert (warning["code"], warning["severity"]) == ("ENGINE_BAD_SAMPLE", "warning")
-    assert warning["message"] == "2 of 4 samples were not asked: r2, r3"
+    assert warning["message"] == "2 of 4 samples were not answered: r2, r3"
     run_engine("evaluate", _spec(tmp_path, broken), tmp_path / "strict", check=False)
     problems = json.loads((tmp_path / "strict/problems.json").read_text())
     assert {p["code"] for p in problems} == {"MEDIA_UNREADABLE"}

@@ -86,5 +86,5 @@ def test_preflight_names_a_rate_of_a_frozen_part(tmp_path: Path) -> None:
     spec = tiny_spec(tmp_path, model, root, over)
     problems = preflight(spec, "local", group="model").problems
     assert "train.optm_lr.vision" in [problem.where for problem in problems if problem.code == "SPEC_CONFLICT"]
-    with pytest.raises(ProblemError, match="nothing of the part vision trains"):
+    with pytest.raises(ProblemError, match="vision has no trainable parameters"):
         train_here(spec, tmp_path / "run")

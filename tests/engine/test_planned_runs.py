@@ -28,10 +28,10 @@ def test_a_training_with_a_stored_plan_is_the_one_without(
     with monkeypatch.context() as patch:
         patch.setattr(Planner, "plan", None)  # nobody plans again
         train_here(spec, second)
-    assert "made again" not in capsys.readouterr().err
+    assert "planning again" not in capsys.readouterr().err
     (third / PLAN).write_bytes((first / PLAN).read_bytes()[:-20])
     train_here(spec, third)
-    assert "made again: it is damaged" in capsys.readouterr().err
+    assert "planning again: it is damaged" in capsys.readouterr().err
     for run in (second, third):
         for key in ("train/loss", "train/grad_norm", "val/avg_loss"):
             assert events(run, key) == events(first, key) != {}

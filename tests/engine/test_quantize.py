@@ -226,7 +226,7 @@ def test_samples_are_balanced_over_kinds_and_drawn_by_seed(world: SimpleNamespac
 def test_what_calibration_refuses(world: SimpleNamespace, tmp_path: Path) -> None:
     spec = spec_of(world, "FP8", tmp_path)
     samples, _ = calibration_planner(spec, world.model).plan(load_sets(spec)["calibration"])
-    with pytest.raises(ProblemError, match=r"QUANTIZE_CALIBRATION(.|\n)*15 samples"):
+    with pytest.raises(ProblemError, match=r"QUANTIZE_CALIBRATION(.|\n)*15 calibration samples"):
         choose_calibration(spec, samples[:15], "")
     texts = [sample for sample in samples if not sample.plans] * 10
     with pytest.raises(ProblemError, match=r"QUANTIZE_CALIBRATION(.|\n)*has a video or an image"):
@@ -236,7 +236,7 @@ def test_what_calibration_refuses(world: SimpleNamespace, tmp_path: Path) -> Non
     evaluated = resolve("evaluate", [Layer("test", {"model.model_name": str(world.model), **evaluation})]).spec
     (tmp_path / "evaluate.toml").write_text(dump(evaluated))
     overlapping = spec_of(world, "FP8", tmp_path, quantize__evaluate=str(tmp_path / "evaluate.toml"))
-    with pytest.raises(ProblemError, match=r"QUANTIZE_CALIBRATION(.|\n)*of the evaluation calibrate"):
+    with pytest.raises(ProblemError, match=r"QUANTIZE_CALIBRATION(.|\n)*are in the evaluation set"):
         choose_calibration(overlapping, samples, "")
     assert overlap_problems([samples[-1].record], load_sets(evaluated)["evaluation"]) == []
 

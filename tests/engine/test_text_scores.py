@@ -110,7 +110,7 @@ def test_what_cannot_be_computed_is_refused(encoder: Path, tmp_path: Path) -> No
         ("model.safetensors", "damaged", "cannot load"),
         ("config.json", "[]", "cannot load"),
         ("config.json", '{"model_type": "bert", "hidden_size": 64, "num_attention_heads": 2}', "cannot load"),
-        ("tokenizer*.json", None, "no vocabulary"),
+        ("tokenizer*.json", None, "no tokenizer vocabulary"),
         ("modules.json", "damaged", "cannot be read"),
         ("modules.json", '[{"idx": 0}]', "cannot be read"),
         ("1_Pooling/config.json", "[1]", "cannot be read"),

@@ -121,7 +121,7 @@ def test_an_archive_is_read_through_once_for_all_posters(video, tmp_path, monkey
 
 def test_a_poster_that_takes_too_long_is_a_problem(video, monkeypatch):
     monkeypatch.setattr("vidqa.evaluation.thumbnails.LIMIT_S", -1.0)
-    with pytest.raises(ProblemError, match="longer than its limit"):
+    with pytest.raises(ProblemError, match="exceeded its time limit"):
         poster_frames(str(video), None, [0])
 
 

@@ -63,7 +63,7 @@ def score(item):
         ("import os\ndef score(item):\n    os._exit(0)\n", "after 0 of 3 answers"),
         (
             "import os, sys\ndef score(item):\n    os.write(int(sys.argv[1]), b'[[\\n')\n    return 1\n",
-            "is none of ours",
+            "is not from this program",
         ),
     ],
 )

@@ -186,7 +186,7 @@ def test_what_cannot_be_mined_is_a_problem_of_its_own(world: World) -> None:
     with pytest.raises(ProblemError, match=r"(?s)CURATION_INPUT.*chosen rows"):
         mine(Mining(**{**asked, "gaps": world.gaps, "pool": pool, "pool_annotations": ""}))
     (world.root / "no-table.parquet").write_text("no table")
-    with pytest.raises(ProblemError, match=r"(?s)CURATION_INPUT.*no table with sample_id"):
+    with pytest.raises(ProblemError, match=r"(?s)CURATION_INPUT.*not a table with sample_id"):
         mine(Mining(gaps=world.gaps, pool=pool, tried=(world.root / "no-table.parquet",), **asked))
     without_widths = pa.table({"media_embedding": [[1.0]]}).replace_schema_metadata({FACTS: "{}"})
     pq.write_table(without_widths, world.root / "other.parquet")

@@ -31,7 +31,7 @@ def test_a_problem_decides_the_class(code: str, kind: str) -> None:
     assert found["class"] == kind and found["evidence"] == f"{code} at there: what"
 
 
-KILLED = "an engine process was killed (SIGKILL), by someone or something outside of it"
+KILLED = "an engine process was killed (SIGKILL) from outside"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ KILLED = "an engine process was killed (SIGKILL), by someone or something outsid
         ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may avoid OOM", "infrastructure"),
         ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0", "out of memory"),
         (
-            "the kernel ended 1 process(es) for want of memory: oom_kill in /sys/fs/cgroup/memory.events",
+            "the kernel ended 1 process(es) for lack of memory: oom_kill in /sys/fs/cgroup/memory.events",
             "out of memory",
         ),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "out of memory"),

@@ -46,7 +46,7 @@ def test_a_run_folder_names_its_job(over_at_once: None, write_spec: WriteSpec) -
     (problem,) = ask("status", str(Path(record.run_dir).parent))["problems"]
     assert problem["code"] == "JOB_NOT_FOUND" and record.job_id in problem["remedy"]
     (problem,) = ask("status", str(Path(record.run_dir) / ".." / ".."))["problems"]
-    assert problem["code"] == "JOB_NOT_FOUND" and "the run folder of no job" in problem["message"]
+    assert problem["code"] == "JOB_NOT_FOUND" and "not the run folder of a job" in problem["message"]
     shutil.rmtree(record.run_dir)
     assert "which is not on this machine" in jobs.describe(record)
 

@@ -138,7 +138,7 @@ def test_an_engine_that_does_not_listen_is_ended(rig: Rig, stand_in: None, write
     until_engine_runs(record)
     record = jobs.cancel(record.job_id, 0.5)
     assert (record.state, jobs.exit_code(record)) == (State.CANCELED, Exit.JOB_FAILED)
-    assert "before it had saved" in record.message and rig.remains(record) == []
+    assert "before it saved" in record.message and rig.remains(record) == []
 
 
 def test_a_stop_that_comes_when_all_is_done_changes_nothing(rig: Rig, stand_in: None, write_spec: WriteSpec) -> None:

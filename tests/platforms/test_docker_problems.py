@@ -339,7 +339,7 @@ def test_paths_are_checked_where_the_daemon_is_and_a_full_disk_is_named(
 
     spec.write_text(whole.replace(f'output_dir = "{spec.parent / "runs"}"', f'output_dir = "{hidden}"'))
     codes, _, text = refusal(spec, wanted)  # the folder is there, and is another one
-    assert codes == ["PLATFORM_NOT_SHARED"] and "does not hold the spec" in text
+    assert codes == ["PLATFORM_NOT_SHARED"] and "does not see the spec" in text
 
     spec.write_text(whole)
     with (disk / "ballast").open("wb") as ballast, pytest.raises(OSError, match="space"):

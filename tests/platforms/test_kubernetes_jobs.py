@@ -126,7 +126,7 @@ def test_cancel_ends_an_engine_that_does_not_listen(
     record = jobs.cancel(record.job_id, 1)
     assert len([request for request in api.requests if "watch=true" in request]) >= 3
     assert record.state == State.CANCELED and jobs.exit_code(record) == 5
-    assert "before it had saved" in record.message and not api.objects
+    assert "before it saved" in record.message and not api.objects
 
 
 def test_a_canceller_that_dies_leaves_the_truth_to_be_found(
@@ -176,7 +176,7 @@ def test_pods_that_are_lost_when_all_is_done_cost_nothing(
     api.disrupt(first, "PreemptionByScheduler", signal.SIGKILL)
     record = jobs.wait(record, 60)
     assert (record.state, record.exit_code) == (State.COMPLETE, 0)
-    assert len(pods(api)) == 3 and "takes the place" in jobs.tail(record, 1)
+    assert len(pods(api)) == 3 and "this pod replaces one" in jobs.tail(record, 1)
 
 
 def test_a_run_that_saves_itself_goes_on_a_few_times_only(
@@ -306,7 +306,7 @@ def test_what_keeps_a_job_from_starting(
     api.quota = ""
     api.forbidden = {"POST jobs"}
     lacks = problems_of_launch(spec, wanted())["PLATFORM_REFUSED"]
-    assert "cannot post" in lacks and "Ask for create, get, delete" in lacks
+    assert "cannot post" in lacks and "rights to create, get, delete" in lacks
     api.forbidden = {"get pods/log", "delete jobs"}
     assert "delete jobs, get pods/log" in problems_of_launch(spec, wanted())["PLATFORM_REFUSED"]
     api.forbidden = {"delete trainjobs"}

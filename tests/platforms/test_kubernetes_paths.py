@@ -73,7 +73,7 @@ def test_what_pods_would_not_find_is_named(tmp_path: Path) -> None:
         return [(problem.where, problem.message) for problem in path_problems(far_job(**changes))]
 
     assert said(reads=(Path("/data/annotations.json"),)) == [
-        ("/data/annotations.json", "no volume holds it; they hold: /home/me/data, /home/me/outputs")
+        ("/data/annotations.json", "no volume contains it; they contain: /home/me/data, /home/me/outputs")
     ]
     ((where, message),) = said(writes=(Path("/home/me/data/out"),))
     assert where == "/home/me/data/out" and "mounted read-only" in message
@@ -85,7 +85,7 @@ def test_what_pods_would_not_find_is_named(tmp_path: Path) -> None:
         for p in path_problems(replace(job(volumes=covered), reads=(Path("/home/me/data/videos/a.mp4"),), writes=(),
                                        run_dir=Path("/home/me/outputs/run")))
     ]  # fmt: skip
-    assert "over which /data/videos is mounted" in message
+    assert "hidden by the volume at /data/videos" in message
     (tmp_path / "model").mkdir()
     (tmp_path / "model/weights").symlink_to("/elsewhere/weights")
     volumes = [{"mount_path": str(tmp_path), "claim": "data"}]

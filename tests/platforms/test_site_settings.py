@@ -73,7 +73,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         site.read("docker", tmp_path / "none.toml")
     assert missing.value.problems[0].code == "PLATFORM_SITE_SETTINGS" and missing.value.exit_code == Exit.INPUT
     os.mkfifo(tmp_path / "pipe.toml")
-    with pytest.raises(ProblemError, match="no plain file"):
+    with pytest.raises(ProblemError, match="not a regular file"):
         site.read("docker", tmp_path / "pipe.toml")
 
 

@@ -247,7 +247,7 @@ def test_a_silent_controller_changes_nothing(
         elsewhere.setenv("SLURM_CONF", str(slurm_stand_in.impatient(tmp_path, SlurmctldPort=1)))
         elsewhere.setattr(slurm_platform, "PATIENCE_S", 0.0)
         seen = jobs.observe(records.read(record.job_id))
-        assert seen.state == State.RUNNING and "cannot be asked" in seen.message
+        assert seen.state == State.RUNNING and "is unavailable" in seen.message
         for asked in (lambda: jobs.cancel(record.job_id, 5), lambda: started(write_spec("complete"), site())):
             with pytest.raises(ProblemError) as raised:
                 asked()

@@ -254,7 +254,7 @@ def test_an_option_in_the_way_of_the_script_is_refused_at_launch(programs: Path)
         ("--wait", "wait"),
     ):
         (problem,) = slurm.check(job(options=["--exclude=n7", option], cpus_per_task=8, python="python"))
-        assert problem.code == "PLATFORM_SITE_SETTINGS" and f"decides on --{own}" in problem.message
+        assert problem.code == "PLATFORM_SITE_SETTINGS" and f"sets --{own}" in problem.message
     fine = ["--nodelist=n1", "--exclude=n7", "--ntasks-per-gpu=1", "--wait-all-nodes=1", "--mem-per-cpu=4G"]
     assert slurm.check(job(options=fine, cpus_per_task=8, python="python")) == []
 
@@ -336,7 +336,7 @@ def test_a_failure_that_names_no_job_is_no_answer(programs: Path, tmp_path: Path
         find(SlurmCommands(), "vidqa-x")
     for asked in (submitted(tmp_path), submitted(tmp_path, reference=None)):
         seen = slurm.status(asked)
-        assert seen.state == State.RUNNING and "cannot be asked" in seen.message
+        assert seen.state == State.RUNNING and "is unavailable" in seen.message
 
 
 def test_a_job_that_slurm_does_not_know_has_vanished(programs: Path, tmp_path: Path) -> None:

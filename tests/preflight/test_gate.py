@@ -194,7 +194,7 @@ def test_the_evaluation_of_a_failed_preflight_is_looked_at_again(
     assert not ready(preflight(spec, "local", evaluate_spec=evaluation))
     leaks = (tmp_path / "leaks.json").read_text()
     assert refusal(spec) == {"DATA_SPLIT_LEAK"}
-    assert f"options hold until it runs again with others: --evaluate-spec {evaluation}" in capsys.readouterr().err
+    assert f"options apply until it runs again with others: --evaluate-spec {evaluation}" in capsys.readouterr().err
     assert (tmp_path / "leaks.json").read_text() == leaks  # preflight's list of all, with look-alikes
     write_clip(media / "kpi.mp4", frames=20, fps=8, first_number=500)
     own = rows(range(3, 4), 1)

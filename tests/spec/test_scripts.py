@@ -247,9 +247,8 @@ def test_the_epochs_of_an_earlier_run_are_said_in_steps_of_the_new_data(tmp_path
         return [each for each in json.loads(done.stdout)["problems"] if each["code"] == "SPEC_CONFLICT"]
 
     (warning,) = warned("--parent-run", run, "--train-root", more)
-    assert (
-        "3 epochs" in warning["message"] and "40 samples they are 15 steps of 8, there 6 with 16" in warning["message"]
-    )
+    assert "is 3 as in" in warning["message"]
+    assert "40 samples this is 15 steps of 8; there it was 6 with 16" in warning["message"]
     taken_over = [
         "--override",
         run / "spec.toml",

@@ -72,7 +72,7 @@ def extend(folder: Path, trials: int) -> None:
     count = max(history.max_trials or settings.max_trials, len(history.trials))
     if trials <= count:
         message = f"the study has {count} trials"
-        raise STUDY_SETTINGS.error(f"--trials {trials}", message, "name a larger number")
+        raise STUDY_SETTINGS.error(f"--trials {trials}", message, "give a larger number")
     longer = settings.model_copy(update={"max_trials": trials})
     study_of(folder, longer).fits(history)
     write_settings(folder, longer)
@@ -142,7 +142,7 @@ def suggest(folder: Path, count: int) -> Result:
     """The values that the algorithm would try next, if running trials had no result. Nothing is started. Raises USAGE
     for a count below one."""
     if count < 1:
-        raise USAGE.error(f"--count {count}", "less than one is asked for", "write --count 1, or more")
+        raise USAGE.error(f"--count {count}", "it is less than 1", "write --count 1, or more")
     study, journal = open_with_journal(folder)
     rows = preview_trials(study, journal.history.trials, count)
     lines = [f"{row['proposer']}: {row['values']}" for row in rows] or ["the algorithm proposes nothing now"]
@@ -164,7 +164,7 @@ def tell(folder: Path, sets: list[str], objectives: list[float], proposer: str) 
     if len(objectives) != len(study.settings.goals) or not all(map(math.isfinite, objectives)):
         goals = ", ".join(goal.metric for goal in study.settings.goals)
         message = f"{len(objectives)} numbers ({', '.join(map(str, objectives)) or 'none'}); the goals are {goals}"
-        raise USAGE.error("--objective", message, "name a finite number for each goal: --objective X")
+        raise USAGE.error("--objective", message, "give a finite number for each goal: --objective X")
     return _send(folder, TELL, {"values": values, "proposer": proposer, "objectives": objectives}, repairs)
 
 
@@ -172,7 +172,7 @@ def _checked(study: Study, sets: list[str]) -> tuple[dict[str, Any], list[str]]:
     proposed = study.space.as_searched(parse_set(sets).table)
     if not proposed:
         searched = ", ".join(parameter.name for parameter in study.space.parameters)
-        raise USAGE.error("--set", f"no value is named; the search is over {searched}", "name values: --set KEY=VALUE")
+        raise USAGE.error("--set", f"no value is given; the search is over {searched}", "name values: --set KEY=VALUE")
     raise_errors(study.space.problems(proposed))
     values, repairs = repaired(study.space, study.base, proposed)
     return values, list(repairs)
@@ -187,7 +187,7 @@ def _send(folder: Path, verb: str, content: dict[str, Any], repairs: list[str]) 
     history = read(folder).history
     if history.finished:
         following = ["start", "--study", folder, "--trials", str(len(history.trials) + 1)]
-        lines.append("the study has ended: a start with more trials takes this up")
+        lines.append("the study has ended: start it with more trials to run this")
     return Result(data, "\n".join(lines), next=[command("run_automl", *following)])
 
 

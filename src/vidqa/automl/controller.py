@@ -210,7 +210,7 @@ class Controller:
             elif isinstance(decision, Promote):
                 self.append("promoted", number=decision.number, rung=decision.rung)
             elif isinstance(decision, Prune):
-                self._prune(decision.number, "the algorithm gave it up")
+                self._prune(decision.number, "the algorithm stopped it")
             elif isinstance(decision, Done):
                 if not self.history.running:
                     self._end_search("all trials are done")

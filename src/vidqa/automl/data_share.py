@@ -81,5 +81,5 @@ def _write(path: Path, pairs: list[Pair], ids: Iterable[str]) -> None:
     try:
         text = json.dumps(rows, ensure_ascii=False, indent=0)
     except TypeError as wrong:
-        raise STUDY_SETTINGS.error("data_share", f"a row of the annotations is not for a JSON file: {wrong}") from wrong
+        raise STUDY_SETTINGS.error("data_share", f"an annotation row cannot be written as JSON: {wrong}") from wrong
     write_text(path, text + "\n")

@@ -150,7 +150,7 @@ def _disk_problems(study: Study, estimate: Mapping[str, Any]) -> list[Problem]:
     if free is None or needed <= free:
         return []
     message = f"about {needed / 1e9:.1f} GB at one time, {free / 1e9:.1f} GB free"
-    remedy = "run fewer trials at a time, keep fewer checkpoints (train.ckpt.max_keep), or name a larger disk"
+    remedy = "run fewer trials at a time, keep fewer checkpoints (train.ckpt.max_keep), or use a larger disk"
     return [FILE_REFUSED.at(study.folder, message, remedy, severity="warning")]
 
 
@@ -203,7 +203,7 @@ def lines(estimate: Mapping[str, Any]) -> list[str]:
         text.append(f"trials share GPUs: each has {estimate['gpu_memory_gib']:.1f} GiB of one")
     if "not_compared" in estimate:
         text.append(
-            f"not compared for shared media, as they cannot be read here: {', '.join(estimate['not_compared'])}"
+            f"not checked for shared media, because they cannot be read here: {', '.join(estimate['not_compared'])}"
         )
     if "advice" in estimate:
         text.append(estimate["advice"])

@@ -26,7 +26,7 @@ def check_goals(settings: Settings, base: TrainSpec) -> None:
     for goal in settings.goals:
         if not settings.of_training(goal.metric):
             if not settings.evaluation:
-                message = f"{goal.metric} is no metric of a training, and the study names no evaluation spec"
+                message = f"{goal.metric} is not a training metric, and the study has no evaluation spec"
                 close = _closest(goal.metric, training)
                 remedy = f"add --evaluate evaluate.toml, or choose {' or '.join(close) or metric_names.LOSS}"
                 raise STUDY_SETTINGS.error(f"goals {goal.metric}", message, remedy)
@@ -35,12 +35,12 @@ def check_goals(settings: Settings, base: TrainSpec) -> None:
             continue
         held_out = base.custom.val_dataset.annotation_path or base.train.train_policy.dataset.test_size
         if goal.metric.startswith("val/") and not (base.validation.enable and held_out):
-            message = f"{goal.metric} is measured by validation, and the training has none"
+            message = f"{goal.metric} is measured by validation, but the training has none"
             remedy = "set validation.enable = true and a validation set (custom.val_dataset, or a test_size)"
             raise STUDY_SETTINGS.error("goals", message, remedy)
         if goal.metric in metric_names.ANSWERED and not base.engine.validation_generate:
-            message = f"validation measures {goal.metric} by answering, and engine.validation_generate is 0"
-            raise STUDY_SETTINGS.error("goals", message, "set engine.validation_generate, or name an evaluation spec")
+            message = f"validation measures {goal.metric} by generating answers, but engine.validation_generate is 0"
+            raise STUDY_SETTINGS.error("goals", message, "set engine.validation_generate, or add an evaluation spec")
 
 
 def check_names(settings: Settings, base: TrainSpec, evaluations: Mapping[str, Spec]) -> None:

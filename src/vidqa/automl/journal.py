@@ -127,7 +127,7 @@ def read(folder: Path) -> JournalContent:
     except FileNotFoundError:
         return JournalContent(events, history)
     except NotADirectoryError:
-        raise FILE_REFUSED.error(folder, "it is no folder") from None
+        raise FILE_REFUSED.error(folder, "it is not a folder") from None
     except OSError as failed:
         raise JOURNAL_BROKEN.error(path, f"it cannot be read: {failed}") from failed
     size, lines = 0, content.splitlines(keepends=True)
@@ -137,7 +137,7 @@ def read(folder: Path) -> JournalContent:
             history.take(event)
         except (LookupError, ValueError) as damage:
             if isinstance(damage, _TornLine) and number == len(lines):
-                skipped = f"line {number}, the last one, was cut off ({damage}) and is passed over"
+                skipped = f"line {number}, the last one, is truncated ({damage}) and is ignored"
                 return JournalContent(events, history, size, skipped)
             raise JOURNAL_BROKEN.error(f"{path}:{number}", str(damage.args[0])) from damage
         events.append(event)
@@ -158,9 +158,9 @@ def _event(line: bytes, number: int) -> Event:
     except (ValueError, RecursionError) as broken:
         raise _TornLine("it is not JSON") from broken
     if not isinstance(event, dict) or str(event.get("event")) not in MODELS:
-        raise ValueError(f"it is no event that is known to version {__version__}; a newer version may have written it")
+        raise ValueError(f"it is not a known event of version {__version__}; a newer version may have written it")
     if event.get("seq") != number or event["seq"] is True:
-        raise ValueError(f"it says to be number {event.get('seq')}: lines are missing or doubled")
+        raise ValueError(f"its number is {event.get('seq')}: lines are missing or doubled")
     if event["event"] == "created" and event.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(f"it is of version {event.get('schema_version')}; this program writes {SCHEMA_VERSION}")
     try:
@@ -201,7 +201,7 @@ class Journal:
                 raise OSError(f"{size} of {len(line)} bytes were written")
             os.fsync(self.file)
         except OSError as failed:
-            raise FILE_REFUSED.error(self.path, f"an event could not be kept: {failed}") from failed
+            raise FILE_REFUSED.error(self.path, f"an event could not be written: {failed}") from failed
         return entry
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ def only_controller(folder: Path) -> Iterator[None]:
         if not try_lock(handle, path):
             holder = read_object(path)
             process = f"process {holder.get('pid', 'unknown')}"
-            message = f"its controller is {process} on {holder.get('host', 'a machine that is not named')}"
+            message = f"its controller is {process} on {holder.get('host', 'an unknown machine')}"
             raise BUSY.error(folder, message)
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(this_process().as_dict()).encode(), 0)
@@ -282,7 +282,7 @@ def pending_requests(folder: Path) -> list[Request]:
 
 @cache
 def _warn_once(path: Path, why: str) -> None:
-    note(f"{path} is no request of ours and is left there: {why}")
+    note(f"{path} is not a request of this program and is ignored: {why}")
 
 
 def remove_request(folder: Path, request: Request) -> None:

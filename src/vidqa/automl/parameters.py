@@ -211,7 +211,7 @@ def _from_schema(key: str, lora: bool) -> Parameter:
         return _interval(key, low, high, log=search.get("scale") == "log")
     options = search.get("choices") or prop.get("enum") or ([True, False] if prop.get("type") == "boolean" else None)
     if options is None:
-        message = f"{key} has no bounds in the schema; it holds {expected(ACTION, key)}"
+        message = f"{key} has no bounds in the schema; it is {expected(ACTION, key)}"
         raise RANGE.error(f"--range {key}", message, f"--range {key}=LOW..HIGH, or --range {key}=A,B,C")
     return _choice(key, options, search.get("weights", ()))
 
@@ -221,16 +221,16 @@ def _interval(
 ) -> Parameter:
     types = _types(key)
     if not types & {"integer", "number"}:
-        raise _wrong(key, f"{low:g}..{high:g}", f"{key} holds no number but {expected(ACTION, key)}")
+        raise _wrong(key, f"{low:g}..{high:g}", f"{key} is not a number but {expected(ACTION, key)}")
     whole = "integer" in types and all(isinstance(number, int) for number in (low, high, step or 1))
     if "number" not in types and not whole:
-        raise _wrong(key, f"{low:g}..{high:g}", f"{key} holds {expected(ACTION, key)}: both ends are whole numbers")
+        raise _wrong(key, f"{low:g}..{high:g}", f"{key} is {expected(ACTION, key)}: both ends must be whole numbers")
     if not low < high:
         raise _wrong(key, f"{low:g}..{high:g}", f"it is empty: {low:g} is not below {high:g}")
     if log and low <= 0:
-        raise _wrong(key, f"{low:g}..{high:g}:log", "the low end of a logarithmic range is above 0")
+        raise _wrong(key, f"{low:g}..{high:g}:log", "the low end of a logarithmic range must be above 0")
     if step is not None and not 0 < step <= high - low:
-        raise _wrong(key, f"{low:g}..{high:g}:{step:g}", "a step is above 0 and at most the width of the range")
+        raise _wrong(key, f"{low:g}..{high:g}:{step:g}", "a step must be above 0 and at most the width of the range")
     if whole:
         return Parameter(key, "int", int(low), int(high), log, int(step) if step else None)
     return Parameter(key, "float", float(low), float(high), log, step)
@@ -239,9 +239,9 @@ def _interval(
 def _choice(key: str, options: Sequence[Any], weights: Sequence[float] = ()) -> Parameter:
     """A parameter of listed values; numbers are sorted."""
     if len({json.dumps(option) for option in options}) < max(len(options), 2):
-        raise _wrong(key, ", ".join(map(str, options)), "at least two values are needed, none of them twice")
+        raise _wrong(key, ", ".join(map(str, options)), "at least two different values are needed")
     if weights and (len(weights) != len(options) or min(weights) < 0 or sum(weights) <= 0):
-        raise _wrong(key, ", ".join(map(str, weights)), "every value has one weight of at least 0, one of them above")
+        raise _wrong(key, ", ".join(map(str, weights)), "every value needs one weight, none below 0, not all 0")
     numbers = all(isinstance(option, int | float) and not isinstance(option, bool) for option in options)
     if numbers and "integer" not in _types(key):
         options = [float(option) for option in options]
@@ -258,7 +258,7 @@ def _options(key: str, text: str) -> tuple[list[Any], list[float]]:
     if text.startswith("["):
         options = parse_value(text)
         if not isinstance(options, list):
-            raise _wrong(key, text, "it is no JSON list")
+            raise _wrong(key, text, "it is not a JSON list")
         return options, []
     words = [word.strip() for word in text.split(",")]
     weighted = [match for word in words if (match := WEIGHTED.fullmatch(word))]

@@ -80,8 +80,8 @@ def plan(folder: Path, request: PlanRequest | None) -> Result:
 def write(folder: Path, request: PlanRequest) -> Study:
     """Write settings, specs and data parts of a new study. Raises the problems of `plan`."""
     if folder.is_dir() and any(folder.iterdir()) and not (folder / FILE).exists():
-        message = "it holds other files and no study; train.toml and others of a plan would replace them"
-        raise STUDY_SETTINGS.error(f"--study {folder}", message, "name a new folder")
+        message = "it contains other files and no study; a plan would replace files such as train.toml"
+        raise STUDY_SETTINGS.error(f"--study {folder}", message, "give a new folder")
     if read(folder).events:
         raise STUDY_CHANGED.error(folder, "it has begun: its journal has events", "plan a new study in another folder")
     paths = {TRAIN: request.spec, EVALUATE: request.evaluate, TEST: request.test}
@@ -134,14 +134,14 @@ def _divide(table: dict[str, Any], runs: int) -> None:
     """Divide `runs` trainings into trials and re-runs. Re-runs are at most a third, and at most as many as the finals
     need; finals that the user sets are kept. Raises STUDY_SETTINGS."""
     if table.get("max_trials") is not None:
-        raise STUDY_SETTINGS.error("--runs", "--trials counts trials alone, --runs re-runs too", "give one of the two")
+        raise STUDY_SETTINGS.error("--runs", "--trials counts only trials, --runs also re-runs", "give one of the two")
     finals = table.get("finals")
     if "finals" not in table:
         finals = next((finals for finals in FINALS if 3 * _reruns(finals) <= runs), {"seeds": []})
         table["finals"] = finals
     reruns = _reruns(finals)
     if runs - reruns < 2:
-        message = f"{runs} runs leave {runs - reruns} trials beside {reruns} re-runs; the template's own is one of them"
+        message = f"{runs} runs leave {runs - reruns} trials and {reruns} re-runs; one trial has the template's values"
         raise STUDY_SETTINGS.error("--runs", message, "allow more runs, or set finals.seeds=[]")
     table["max_trials"] = runs - reruns
 

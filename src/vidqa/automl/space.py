@@ -122,7 +122,7 @@ def search_space(
     not searched. Raises AUTOML_RANGE with all problems of the options."""
     ranges, fixed, only_keys = _full_names(ranges), _full_names(fixed), _full_names(dict.fromkeys(only, ""))
     not_in_only = [
-        RANGE.at(f"--range {key}", f"{key} has a range and is not among --only", "name it in --only, too")
+        RANGE.at(f"--range {key}", f"{key} has a range but is not in --only", "add it to --only")
         for key in ranges
         if only_keys and key not in only_keys
     ]
@@ -149,7 +149,7 @@ def search_space(
         value = value_at(base, parameter.name)
         if parameter.condition is None and value is not None and not parameter.holds(value):
             values = parameter.values_text()
-            message = f"the template's own {brief(value)} is outside of {values}; trial 0 alone has it"
+            message = f"the template's {brief(value)} is outside of {values}; only trial 0 has it"
             notes.append(f"{parameter.name}: {message}")
     if not parameters:
         raise RANGE.error("--range", "every key that could be searched is fixed", "fix fewer keys, or add a --range")
@@ -183,7 +183,7 @@ def _unusable_keys(keys: Mapping[str, Any], option: str, spec_keys: Sequence[str
             remedy = f"did you mean {', '.join(close)}?" if close else None
             yield RANGE.at(f"{option} {key}", f"{key} is not a key of this train spec", remedy)
         elif facts(leaves(ACTION)[schema_key(key)])["x-native"] == "no effect":
-            yield RANGE.at(f"{option} {key}", f"{key} changes nothing here", "leave it out")
+            yield RANGE.at(f"{option} {key}", f"{key} has no effect here", "leave it out")
 
 
 def _range_conflicts(ranges: Mapping[str, str], fixed: Mapping[str, Any]) -> Iterator[Problem]:
@@ -191,7 +191,7 @@ def _range_conflicts(ranges: Mapping[str, str], fixed: Mapping[str, Any]) -> Ite
         yield RANGE.at(f"--range {key}", f"{key} is searched and fixed", "keep --range or --fix")
     for first, second in actions.action(ACTION).exclusive:
         if first in ranges and second in ranges:
-            yield RANGE.at(f"--range {first}", f"a spec holds {first} or {second}, never both", "search one of them")
+            yield RANGE.at(f"--range {first}", f"a spec has {first} or {second}, never both", "search one of them")
 
 
 def _applies(key: str, spec: TrainSpec) -> bool:
@@ -261,7 +261,7 @@ def _with_batches(
     if most < batch.high:
         notes.append(f"{BATCH} ends at {high}, not at {batch.high}: {samples} samples on {ranks} ranks")
     if low == high:
-        notes.append(f"{BATCH} is not searched: {low} is the only batch that is possible")
+        notes.append(f"{BATCH} is not searched: {low} is the only possible batch")
         return [parameter for parameter in parameters if parameter.name != BATCH]
     step = micro if batch.log or step % micro else step
     fitted = replace(

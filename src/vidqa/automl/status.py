@@ -43,7 +43,7 @@ def read_started(folder: Path) -> JournalContent:
     journal = read(folder)
     if not journal.events:
         planned = (folder / FILE).is_file()
-        message = "it is planned, and not started" if planned else "it holds no study"
+        message = "it is planned but not started" if planned else "it contains no study"
         advice = f"start it: {command('run_automl', 'start', '--study', folder)}" if planned else None
         raise STUDY_MISSING.error(folder, message, advice)
     return journal

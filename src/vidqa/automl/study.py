@@ -32,10 +32,10 @@ from vidqa.spec.schedule import data_ranks, train_samples
 
 FREE = {"limits", "finals", "keep", "platform", "resources", "max_concurrent", "max_trials", "test"}
 UNCOUNTED = (
-    "name annotations that can be read here, add --set steps.longest=N, or choose --algorithm bayesian"  # remedy
+    "give annotations that can be read here, add --set steps.longest=N, or choose --algorithm bayesian"  # remedy
 )
 DRIVER_GIB = 1.0  # of a GPU, not available to jobs
-ALONE = "set resources.trials_per_gpu = 1, or use trainings and evaluations of one process on local or docker"
+ALONE = "set resources.trials_per_gpu = 1, or use single-process trainings and evaluations on local or docker"
 DECAY = "train.optm_decay_type"
 SIZED = ("cma-es", "pbt")  # algorithms whose population depends on the number of trials
 
@@ -123,7 +123,7 @@ class Study:
         check_names(self.settings, self.base, self.evaluations)
         searched = {parameter.name for parameter in self.space.parameters}
         other = {key for key, value in self.space.fixed.items() if value not in (None, value_at(self.base, key))}
-        why = dict.fromkeys(self.data, "its data are those of data_share")
+        why = dict.fromkeys(self.data, "its data are set by data_share")
         why |= dict.fromkeys(("train.output_dir", "train.resume"), "each trial has a folder of its own")
         if self.by_steps:
             same_steps = "all trials have the same steps (steps.longest, else those of the template)"
@@ -139,7 +139,7 @@ class Study:
         )
         steps = self.settings.steps
         if self.settings.algorithm not in BY_STEPS and steps != Steps(longest=steps.longest):
-            message = f"steps.shortest and steps.reduction divide rungs, which {self.settings.algorithm} has none of"
+            message = f"steps.shortest and steps.reduction divide rungs, but {self.settings.algorithm} has no rungs"
             raise STUDY_SETTINGS.error("steps", message, f"leave them out, or choose one of {', '.join(BY_STEPS)}")
 
     def fits(self, history: History) -> None:
@@ -154,8 +154,8 @@ class Study:
         sized, most = created["settings"].get("max_trials"), self.settings.max_trials
         if self.settings.algorithm in SIZED and most != sized:
             name = self.settings.algorithm
-            message = f"{name} began with max_trials = {sized}, which sizes its population; it is {most}"
-            raise STUDY_CHANGED.error(self.folder, message, "put it back, or plan a new study")
+            message = f"{name} started with max_trials = {sized}, the size of its population; it is {most}"
+            raise STUDY_CHANGED.error(self.folder, message, "restore it, or plan a new study")
         if created["fingerprint"] == self.fingerprint:
             return
         if created["space"] != self.space_dict:
@@ -164,7 +164,7 @@ class Study:
         old, new = created["settings"], self.settings.model_dump(mode="json")
         changed = [key for key in sorted(new.keys() - FREE) if old.get(key) != new[key]]
         message = "; ".join(f"{key}: {old.get(key)!r} -> {new[key]!r}" for key in changed)
-        raise STUDY_CHANGED.error(self.folder, message or "a spec beside study.toml is another")
+        raise STUDY_CHANGED.error(self.folder, message or "a spec next to study.toml has changed")
 
 
 def open_study(folder: Path) -> Study:
@@ -176,13 +176,13 @@ def open_study(folder: Path) -> Study:
 def study_of(folder: Path, settings: Settings) -> Study:
     for name in (settings.spec, settings.evaluation, settings.test):
         if name and not (folder / name).is_file():
-            raise STUDY_MISSING.error(folder / name, "study.toml names it, and it is not there")
+            raise STUDY_MISSING.error(folder / name, "study.toml names it, but it does not exist")
     base = spec.load(folder / settings.spec, "train")
     data: dict[str, Any] = {}
     if settings.data_share is not None:
         data = data_share.data_changes(folder, base, data_share.SHARE)
         if not data:
-            message = "data_share asks for a file in it that is not there"
+            message = "a file of data_share is missing in it"
             raise STUDY_MISSING.error(folder / data_share.FOLDER, message)
     trained = with_values(base, data)
     names = [name for name in (settings.evaluation, settings.test) if name]
@@ -220,18 +220,18 @@ def memory_share(folder: Path, settings: Settings, specs: Sequence[Spec]) -> flo
     if jobs == 1:
         return None
     if settings.platform not in ON_THIS_MACHINE:
-        message = f"{jobs} trials are to share a GPU; on {settings.platform} its scheduler gives GPUs away, whole ones"
+        message = f"{jobs} trials would share a GPU; the scheduler of {settings.platform} assigns whole GPUs"
         raise STUDY_SETTINGS.error(where, message, ALONE)
     most = max(map(process_count, specs))
     if most > 1:
-        message = f"{jobs} trials are to share a GPU, and a job of this study has {most} processes, on a GPU each"
+        message = f"{jobs} trials would share a GPU, but a job of this study has {most} processes on a GPU each"
         raise STUDY_SETTINGS.error(where, message, ALONE)
     gpus = visible_gpus() if settings.resources.gpus != 0 else []
     if not gpus:
         return None
     if (total_gib := least_memory(gpus)) is None:
         message = "the memory of this machine's GPUs, of which each trial would take its share, is not known"
-        raise STUDY_SETTINGS.error("nvidia-smi", message, "let nvidia-smi work, or set resources.trials_per_gpu = 1")
+        raise STUDY_SETTINGS.error("nvidia-smi", message, "make nvidia-smi work, or set resources.trials_per_gpu = 1")
     return floor(10 * (total_gib - DRIVER_GIB) / jobs) / 10
 
 

@@ -78,7 +78,7 @@ class Jobs:
         if record.state == State.COMPLETE:
             return self._end(name, record, None)
         if record.state == State.CANCELED and name in self.running:
-            return self._end(name, record, {"class": CANCELED, "evidence": "its job was cancelled by somebody"})
+            return self._end(name, record, {"class": CANCELED, "evidence": "its job was cancelled by a user"})
         if _is_retryable(record):
             self._retry(name, work, record)
             return None
@@ -114,7 +114,7 @@ class Jobs:
             count = self._count_refusal(name)
             if count > self.retries:
                 raise STUDY_INTERRUPTED.error(name, f"it was refused {count} times: {cause['evidence']}") from refused
-            note(f"{name} could not be submitted and is tried again: {cause['evidence']}")
+            note(f"{name} could not be submitted and is retried: {cause['evidence']}")
             return
         self.append("submitted", work=name, job_id=job.job_id, how=job.how, gpus=gpus, places=self.gpus.jobs_per_gpu)
 
@@ -131,9 +131,9 @@ class Jobs:
                 job = attach(work.job_id).retry(ready=self.ready)
         except ProblemError as refused:
             if self._count_refusal(name) > self.retries:
-                raise STUDY_INTERRUPTED.error(name, f"it cannot be tried again: {refused}") from refused
+                raise STUDY_INTERRUPTED.error(name, f"it cannot be retried: {refused}") from refused
             return
-        note(f"{name} goes on as job {job.job_id}: {cause['evidence']}")
+        note(f"{name} continues as job {job.job_id}: {cause['evidence']}")
         self.append("retried", work=name, job_id=job.job_id, why="" if by_stop else cause["evidence"])
 
     def _count_refusal(self, name: str) -> int:

@@ -250,7 +250,7 @@ def check_steps(run_dir: Path, before: int, target: int) -> None:
     resumes = RunFolder(run_dir).read_run().get("resumes") or [{"step": 0}]
     first, last = int(resumes[0].get("step", -1)), end_step(run_dir)
     if before and first != before:
-        message = f"the rung before ended at step {before}; this run went on from step {first}"
+        message = f"the rung before ended at step {before}; this run continued from step {first}"
         raise INTERNAL.error(run_dir, message, STEPS_REMEDY)
     if last != target:
-        raise INTERNAL.error(run_dir, f"it was to end at step {target} and ended at step {last}", STEPS_REMEDY)
+        raise INTERNAL.error(run_dir, f"it ended at step {last} instead of step {target}", STEPS_REMEDY)

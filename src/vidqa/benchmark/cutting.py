@@ -145,7 +145,7 @@ def bridge_episodes(raw: Path, clips: Sequence[str]) -> Iterator[tuple[str, list
     """Yield the encoded pictures of every clip, or an error, in the order of the files. Raises BENCHMARK_CUT."""
     files = sorted(path for path in raw.rglob("*.tfrecord*") if path.is_file())
     if not files:
-        raise BENCHMARK_CUT.error(raw, "no TFRecord file is in it")
+        raise BENCHMARK_CUT.error(raw, "it contains no TFRecord file")
     requested: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
     for clip in clips:
         try:
@@ -160,7 +160,7 @@ def bridge_episodes(raw: Path, clips: Sequence[str]) -> Iterator[tuple[str, list
             for example in examples(file):
                 for clip, last in requested.pop(_episode(example, requested), []):
                     images = example.get(IMAGES, [])
-                    too_short = f"frames 0 to {last} are asked for, its episode has {len(images)}"
+                    too_short = f"frames 0 to {last} are needed, its episode has {len(images)}"
                     yield clip, images[: last + 1] if len(images) > last else BENCHMARK_CUT.error(clip, too_short)
         except (OSError, ValueError) as failed:
             broken.append(f"{file.name} cannot be read: {str(failed)[:100]}")

@@ -84,7 +84,7 @@ def _rows(home: Path, name: str) -> tuple[Path, list[Any]]:
     except (OSError, ValueError) as broken:
         raise BENCHMARK_DATA.error(file, f"it cannot be read: {str(broken)[:200]}") from broken
     if not isinstance(rows, list) or not rows:
-        raise BENCHMARK_DATA.error(file, "it holds no list of videos with questions")
+        raise BENCHMARK_DATA.error(file, "it contains no list of videos with questions")
     return file, rows
 
 

@@ -38,7 +38,7 @@ from vidqa.spec.rules import BARE_ID
 SCHEMA = "vidqa.benchmark.v1"
 ALL = "all"
 MOST_BYTES = 1 << 30  # of the file with the answers of retries
-NEEDED = "name datasets, model.model_name, evaluation.answer_type (letter or reasoning) and generation.* in --config"
+NEEDED = "set datasets, model.model_name, evaluation.answer_type (letter or reasoning) and generation.* in --config"
 # Keys of a configuration that an evaluation's spec lacks, and their defaults.
 OWN = {"datasets": (), "model.model_name": None, "evaluation.answer_type": "reasoning", "generation.max_retries": 10}
 ANSWER_TYPES = ("letter", "reasoning")
@@ -100,10 +100,10 @@ def settle(
         raise VALUE.error("--datasets", "no option and no --config names a subset", NEEDED)
     answer_type = answer_type or own["evaluation.answer_type"]
     if answer_type not in ANSWER_TYPES:
-        raise VALUE.error("evaluation.answer_type", f"{answer_type!r} is none of {', '.join(ANSWER_TYPES)}", NEEDED)
+        raise VALUE.error("evaluation.answer_type", f"{answer_type!r} is not one of {', '.join(ANSWER_TYPES)}", NEEDED)
     retries = own["generation.max_retries"] if retries is None else retries
     if not isinstance(retries, int) or retries < 0:
-        raise VALUE.error("generation.max_retries", f"{retries!r} is no number of retries", NEEDED)
+        raise VALUE.error("generation.max_retries", f"{retries!r} is not a number of retries", NEEDED)
     model = f"hf_model://{model}" if BARE_ID.match(model) and not os.path.isdir(model) else model
     layers = (
         Layer("protocol", PROTOCOL_KEYS),
@@ -127,7 +127,7 @@ def _configured(config: Path | None) -> tuple[dict[str, Any], list[Problem]]:
     table, problems = dotted(read_layer(config).table), list[Problem]()
     datasets = table.get("datasets", [])
     if not isinstance(datasets, list) or not all(isinstance(name, str) for name in datasets):
-        raise VALUE.error(f"{config} datasets", f"{datasets!r:.100} is no list of names", NEEDED)
+        raise VALUE.error(f"{config} datasets", f"{datasets!r:.100} is not a list of names", NEEDED)
     table["evaluation.skip_saved"] = True  # always resume an earlier run
     if table.pop("model.tp_size", 1) != 1:
         message, remedy = "a GPU holds the whole model here", "--set num_gpus=N answers on N GPUs, N times as fast"
@@ -187,7 +187,7 @@ def _retries(run: Path) -> list[_Retry]:
         retries = msgspec.convert(parse_json(file, MOST_BYTES), list[_Retry])
     except (OSError, ValueError) as broken:
         remedy = "remove the run folder and run the benchmark again"
-        message = f"it cannot be read as the answers of further attempts: {broken}"
+        message = f"it cannot be read as answers of further attempts: {broken}"
         raise RESULTS_FORMAT.error(file, message, remedy) from broken
     return sorted(retries, key=lambda retry: retry.attempt)
 

@@ -39,7 +39,7 @@ def examples(path: Path) -> Iterator[dict[str, list[Any]]]:
             (length,) = struct.unpack("<Q", head[:8])
             data = file.read(length) if length <= MOST_BYTES else b""
             if len(data) < length or len(file.read(4)) < 4:
-                raise ValueError("the last record is cut off")
+                raise ValueError("the last record is truncated")
             yield dict(_features(data))
 
 
@@ -85,7 +85,7 @@ def _fields(message: Any) -> Iterator[tuple[int, Any]]:
         else:
             raise ValueError(f"a field has the unknown wire type {wire}")
         if place + size > len(message):
-            raise ValueError("a field is cut off")
+            raise ValueError("a field is truncated")
         yield number, message[place : place + size]
         place += size
 
@@ -99,4 +99,4 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, place
         shift += 7
-    raise ValueError("a number is cut off")
+    raise ValueError("a number is truncated")

@@ -9,16 +9,16 @@ from vidqa.core.problem import Code, Exit
 
 PACKAGE_MISSING = Code(
     "ENV_PACKAGE_MISSING",
-    "A Python package that this step needs is not installed, too old, or does not fit another one.",
+    "A Python package that this step needs is not installed, too old, or incompatible with another one.",
     "Run `make install` in the repository, then use its .venv/bin/python.",
     Exit.ENVIRONMENT,
 )
 
 GPU_UNFIT = Code(
     "ENV_GPU_UNFIT",
-    "The engine was not compiled for this architecture of GPU, or for a newer CUDA than its driver runs; or there is "
-    "no GPU, and a method needs one.",
-    "Use a GPU that it names, a newer driver, or an image or torch that was compiled for yours "
+    "The engine was not compiled for this GPU architecture, or was compiled for a newer CUDA than the driver supports; "
+    "or a method needs a GPU and there is none.",
+    "Use a GPU that the message names, a newer driver, or an image or torch build for this GPU "
     "(https://pytorch.org/get-started).",
     Exit.ENVIRONMENT,
 )

@@ -40,16 +40,16 @@ EXIT_CODES = """exit codes:
 
 USAGE = Code(
     "USAGE",
-    "The command line is not one this script knows, or an option or setting is missing, is not known, or has a value "
-    "that it cannot have or that does not fit the data or the other options.",
-    "Change it as the message says; --help shows an example.",
+    "The command line is invalid: an option or setting is missing or unknown, or has a value that is invalid or does "
+    "not fit the data or the other options.",
+    "Correct it as the message says; --help shows an example.",
     Exit.USAGE,
 )
 FILE_REFUSED = Code(
     "ENV_FILE_REFUSED",
-    "The system does not let this program write, read or lock a file: its folder is read-only, its disk is full or has "
-    "no locks, its name is too long or leads through a file, or its bucket refuses.",
-    "Free space, give this user the right to the folder, or name another one; for s3://, check the credentials and "
+    "The system denied reading, writing or locking a file: its folder is read-only, its disk is full or does not "
+    "support locks, its name is too long or leads through a file, or its bucket denies access.",
+    "Free space, grant this user access to the folder, or choose another one; for s3://, check the credentials and "
     "AWS_ENDPOINT_URL. Then run the same command again.",
     Exit.ENVIRONMENT,
 )
@@ -66,10 +66,9 @@ INTERRUPTED = Code(
 )
 NOT_AGREED = Code(
     "NOT_AGREED",
-    "The job would run in the image that config.json records, or fail again as it did, or weights would go to a "
-    "public repository, and nobody has agreed to that.",
-    "Ask the user. Look at the image, or name one with --image; repair what made the job fail. --yes launches it all "
-    "the same.",
+    "The user's consent is missing: the job would run in the image that config.json records, or fail again for the "
+    "same reason, or weights would go to a public repository.",
+    "Ask the user. Check the image, or choose one with --image; fix what made the job fail. --yes launches it anyway.",
     Exit.REFUSED,
 )
 

@@ -29,15 +29,15 @@ ANNOTATION_NAMES = ("annotations.json", "annotations.jsonl")  # default names in
 
 JOURNAL_BROKEN = Code(
     "JOURNAL_BROKEN",
-    "A line of the journal of a study or of the log of a loop is not one that was written there, or (a warning) the "
-    "last one was cut off.",
-    "Restore the file from a copy, or cut it off before the line that is named: jobs of lost lines are found again, "
-    "and stages of a loop run again.",
+    "A line in the journal of a study or the log of a loop is invalid, or (a warning) the last line is truncated.",
+    "Restore the file from a copy, or truncate it before the line that the problem names: jobs of lost lines are found "
+    "again, and stages of a loop run again.",
 )
 REMOVAL_OUTSIDE = Code(
     "REMOVAL_OUTSIDE",
-    "A file or folder that is to be removed lies outside the folder that owns it, or is reached through a link.",
-    "Nothing was removed. Replace the link by a folder, or remove by hand what the message names, then run this again.",
+    "A file or folder to remove is outside the folder that owns it, or is reached through a link.",
+    "Nothing was removed. Replace the link with a folder, or remove by hand what the message names, then run this "
+    "again.",
 )
 
 
@@ -92,7 +92,7 @@ def require_owned(path: Path, owner: Path) -> None:
     """Raise REMOVAL_OUTSIDE unless `path` is below the folder `owner`, with links and dots resolved."""
     root, folder = os.path.realpath(owner), os.path.realpath(path.parent)
     if path.name in ("", os.pardir) or os.path.commonpath([root, folder]) != root:
-        raise REMOVAL_OUTSIDE.error(path, f"it lies in {folder}, not below {root}")
+        raise REMOVAL_OUTSIDE.error(path, f"it is in {folder}, not below {root}")
 
 
 def name_error(name: object) -> str:
@@ -105,9 +105,9 @@ def name_error(name: object) -> str:
     try:
         too_long = any(len(part.encode()) > LONGEST_NAME for part in parts)
     except UnicodeEncodeError:
-        return "a name holds no half of a surrogate pair"
+        return "a name must not contain a lone surrogate"
     if "\0" in name or too_long:
-        return f"a name holds no NUL, and each part has at most {LONGEST_NAME} bytes"
+        return f"a name must not contain NUL, and each part has at most {LONGEST_NAME} bytes"
     return ""
 
 
@@ -125,7 +125,7 @@ def open_plain(path: Path) -> Iterator[BinaryIO]:
     """Open a plain file for reading; a pipe, which would block, or a device raises OSError."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         yield file
 
 
@@ -148,7 +148,7 @@ def read_json(path: Path) -> Any:
     try:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except (ValueError, RecursionError) as foreign:
-        raise ValueError("it holds NaN, or half of a character") from foreign
+        raise ValueError("it contains NaN or a lone surrogate") from foreign
     return value
 
 

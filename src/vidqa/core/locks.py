@@ -27,14 +27,14 @@ LOCKING_DISK = "use a local disk, or a mount that can lock files (NFS: without n
 
 LOCK_HELD = Code(
     "LOCK_HELD",
-    "Another process has held a lock for longer than is waited for it.",
-    "See what that process does (`fuser` on the file names it), end it if it hangs, and run this again.",
+    "Another process held a lock beyond the timeout.",
+    "Find that process with `fuser FILE`, end it if it hangs, and run this again.",
     Exit.ENVIRONMENT,
 )
 BUSY = Code(
     "BUSY",
     "Another process controls the study, runs the loop, or launches a job on this machine.",
-    "Wait until it is over, or stop it (of a study run_automl.py stop), then run this again; run_automl.py status and "
+    "Wait until it ends, or stop it (a study: run_automl.py stop), then run this again; run_automl.py status and "
     "run_deft.py status work at any time.",
     Exit.NOT_DONE,
 )
@@ -62,7 +62,7 @@ def locked(path: Path, *, wait_s: float, busy: Code = LOCK_HELD) -> Iterator[int
         while not try_lock(handle, path):
             waited = time.monotonic() - began
             if waited >= wait_s:
-                raise busy.error(path, f"it was not free after {wait_s:.0f} s")
+                raise busy.error(path, f"it was still locked after {wait_s:.0f} s")
             if waited > SAID_AFTER_S and not is_reported:
                 note(f"waits for {path}, which another process holds")
                 is_reported = True

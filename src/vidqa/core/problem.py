@@ -93,10 +93,9 @@ INTERNAL = Code(
 )
 JOB_FAILED = Code(
     "JOB_FAILED",
-    "A job, or a process that a script or a job started, ended without doing what it was asked to do, or its machine "
-    "or its platform ended it.",
-    "Read its log: python scripts/jobs.py logs JOB. One that was ended from outside goes on from its newest "
-    "checkpoint: python scripts/jobs.py retry JOB",
+    "A job, or a process started by a script or a job, failed, or its machine or platform terminated it.",
+    "Read its log: python scripts/jobs.py logs JOB. Resume a terminated job from its newest checkpoint: python "
+    "scripts/jobs.py retry JOB",
     Exit.JOB_FAILED,
 )
 

@@ -262,7 +262,7 @@ def changed_file(folder: Path, facts: dict[str, Any], part: int = 0, parts: int 
         except OSError as unreadable:
             return f"{name} cannot be read: {unreadable.strerror or unreadable}"
         if checksum != file["crc32"]:
-            return f"{name} is not what was written (checksum {checksum} instead of {file['crc32']})"
+            return f"{name} has changed since it was written (checksum {checksum} instead of {file['crc32']})"
     return None
 
 

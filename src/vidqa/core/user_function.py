@@ -114,7 +114,7 @@ class UserFunction:
                     return kind, value
         except (ValueError, RecursionError):
             pass
-        message = f"message {self._count} of its process is none of ours, which alone may write there: {line[:80]!r}"
+        message = f"message {self._count} of its process is not from this program: {line[:80]!r}"
         raise UserFunctionError(message)
 
     def _line(self, deadline: float | None) -> bytes:
@@ -127,7 +127,7 @@ class UserFunction:
                 left = None if deadline is None else max(deadline - time.monotonic(), 0)
                 ready = {key.fd for key, _ in selector.select(left)}
                 if not ready:
-                    raise UserFunctionTimeout("it took too long")
+                    raise UserFunctionTimeout("it timed out")
                 chunk = self._received() if self._socket.fileno() in ready else b""
                 if not chunk:
                     self.close()

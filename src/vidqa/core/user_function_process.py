@@ -34,7 +34,7 @@ def as_json(value: Any) -> Any:
         return os.fspath(value)
     if getattr(value, "ndim", None) == 0:
         return value.item()
-    raise TypeError(f"{type(value).__name__} is no text, number, list or dictionary")
+    raise TypeError(f"{type(value).__name__} is not a text, number, list or dictionary")
 
 
 def loaded(file: Path, name: str) -> Callable[..., Any]:

@@ -74,9 +74,9 @@ def is_learned(turn: Mapping[str, Any]) -> bool | str:
     flags = {name: turn[name] for name in sorted(LEARNED) if turn.get(name) is not None}
     for name, value in flags.items():
         if not isinstance(value, bool | int | float) or value not in (0, 1):
-            return f"{name} is {value!r}; a turn is learned (1, true) or not (0, false)"
+            return f"{name} is {value!r}; a turn is trained on (1, true) or not (0, false)"
     if len({bool(value) for value in flags.values()}) > 1:
-        return f"{' and '.join(flags)} say different things"
+        return f"{' and '.join(flags)} contradict each other"
     return all(flags.values())
 
 
@@ -96,7 +96,7 @@ def medium_name(kind: str, part: Mapping[str, Any]) -> tuple[Any, list[str]]:
     unused = [f"{key}: {names[0]} names the medium" for key in names[1:] if part[key] != value]
     if not isinstance(value, Mapping):
         return value, unused
-    nested = [f"{names[0]}.{key}: its place is beside the key type" for key in unused_in(value, {"url", "path"})]
+    nested = [f"{names[0]}.{key}: it belongs next to the key type" for key in unused_in(value, {"url", "path"})]
     return value.get("url") or value.get("path") or value, unused + nested
 
 

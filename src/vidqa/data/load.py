@@ -41,7 +41,7 @@ def pairs_of(rows: Rows, reader: RowReader) -> Iterator[Pair]:
             yield Pair(row, record)
     reader.source.unpack()
     if not reader.rows and not collector.errors:
-        collector.add(EMPTY, collector.file, "the file holds no record")
+        collector.add(EMPTY, collector.file, "the file contains no record")
 
 
 def read_pairs(rows: Rows, reader: RowReader) -> list[Pair]:
@@ -102,7 +102,7 @@ def _with_names(value: Any, names: Mapping[str, str], is_name: bool) -> Any:
 
 def _require_annotated(source: Source) -> None:
     if not source.is_annotated:
-        message = f"media lie there, and no annotation file ({' or '.join(ANNOTATION_NAMES)})"
+        message = f"it contains media but no annotation file ({' or '.join(ANNOTATION_NAMES)})"
         raise no_annotations(source.path, message)
 
 

@@ -109,7 +109,7 @@ class MediaSource:
         if outside:
             remedy = f"move the file into {self._place} and name it relative to that folder, without `..`"
             if os.path.isabs(name):
-                remedy += "; or name the annotation file in place of its folder, which lets absolute names lead out"
+                remedy += "; or give the annotation file instead of its folder, which allows absolute paths"
             return NotFound(MEDIA_OUTSIDE_ROOT, f"{written} lies outside {self._place}", remedy)
         if os.path.isabs(path) and (ref := self._file(kind, written, path)):
             return ref

@@ -146,8 +146,8 @@ def make_room(own: Path, needed: int, source: Path) -> None:
             total -= held[folder]
     if total + needed > limit:
         message = (
-            f"the records name {needed / 1e6:,.1f} MB more of it, {total / 1e6:,.1f} MB of archives in use are "
-            f"unpacked in {root}, and all may take {limit / 1e6:,.1f} MB, half of what that disk has left"
+            f"the records need {needed / 1e6:,.1f} MB more of it, {total / 1e6:,.1f} MB of archives in use are "
+            f"unpacked in {root}; together they may take {limit / 1e6:,.1f} MB, half of that disk's free space"
         )
         raise DISK_SPACE.error(source, message)
 

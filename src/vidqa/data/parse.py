@@ -27,8 +27,8 @@ from vidqa.data.row_findings import SHORT, Invalid, RowFindings
 from vidqa.data.turns import Spoken, TurnReader
 
 MOST_FPS = 1e5  # of a video
-AS_TEXT = "no `video` or `image` is named; the record is used as text only"
-NO_MEDIUM = 'if that is not meant, name the file, for example "video": "clip-1.mp4"'
+AS_TEXT = "the record has no `video` or `image` and is used as text only"
+NO_MEDIUM = 'if that is not intended, add the file, for example "video": "clip-1.mp4"'
 
 
 @dataclass
@@ -232,7 +232,7 @@ class _Row:
         if isinstance(filled, str):
             tags = "".join(f"<{kind}>" for kind in KINDS for _ in listed.get(kind, ()))
             remedy = f'write one tag for each medium, for example "{tags}\\nIs the door open?", or no tag at all; '
-            remedy += "a tag that is text stands in a part of type text, beside a part of type video"
+            remedy += "put a tag that is text into a part of type text, next to a part of type video"
             if not any(listed.values()):
                 has = ", ".join(map(str, self.row))
                 remedy = (

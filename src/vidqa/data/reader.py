@@ -23,7 +23,7 @@ BOM = b"\xef\xbb\xbf"
 DEEPEST = 64  # nesting levels of lists and objects in a record; Python can read more levels than it can write
 TOO_DEEP = f"nested too deeply: more than {DEEPEST} lists and objects within each other"
 MEANT = (".json", ".jsonl", ".csv", ".tsv", ".parquet")  # files suggested for a folder without annotations
-WRITE_AGAIN = "The file was cut off, by a full disk or a copy that was broken off: write or copy it again."
+WRITE_AGAIN = "The file is truncated, by a full disk or an interrupted copy: write or copy it again."
 LONGEST_ESCAPE = 6  # characters, as of \\u00e9
 BLANK = " \t\r\n"  # JSON's whitespace: str.strip() also removes control characters, which JSON does not allow
 LITERALS = ("true", "false", "null")
@@ -61,7 +61,7 @@ def annotation_file(annotation_path: str | Path) -> Path:
         raise FILE_MISSING.error("annotation_path", "no annotation path is given")
     if os.path.isdir(path):  # False, too, for an invalid file name
         if (file := annotations_in_folder(path)) is None:
-            raise no_annotations(path, f"the folder holds neither {' nor '.join(ANNOTATION_NAMES)}")
+            raise no_annotations(path, f"the folder contains neither {' nor '.join(ANNOTATION_NAMES)}")
         return file
     if not os.path.isfile(path):
         raise FILE_MISSING.error(path, "there is no such file")
@@ -234,7 +234,7 @@ def _truncated_record(index: int, whole: int | None = None) -> str:
     """The message for a file that ends inside a record; `whole` counts complete records before it (None: all)."""
     whole = index if whole is None else whole
     are = f"{whole} are" if whole > 1 else "1 is" if whole else "none is"
-    return f"the file ends in the middle of record {index + 1}, {are} whole"
+    return f"the file ends in the middle of record {index + 1}, {are} complete"
 
 
 def _reached_the_end(broken: Exception) -> bool:

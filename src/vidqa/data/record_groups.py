@@ -16,7 +16,7 @@ from vidqa.data.problems import SPLIT
 from vidqa.data.record import MediaRef, Record, media_by_key
 from vidqa.video.source import medium_hash
 
-TEST_SIZE = "Choose a test_size between 0 and their number, have at least two videos, or give a validation set."
+TEST_SIZE = "Set test_size between 0 and their number, use at least two videos, or give a validation set."
 
 
 def split_by_video(records: Sequence[Record], test_size: int | float, seed: int) -> tuple[list[Record], list[Record]]:

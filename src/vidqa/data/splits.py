@@ -60,7 +60,7 @@ def subset_and_cuts(part: str, where: str) -> tuple[str, list[Cut]]:
         match = ONE.fullmatch(written.strip())
         if match is None:
             example = "train, train[:100], train[10%:20%], train+test, or SUBSET:train"
-            raise SPLIT.error(where, f"{part!r} is no split: it is written as {example}")
+            raise SPLIT.error(where, f"{part!r} is not a split: write {example}")
         cuts.append(Cut(match["name"], match["low"], match["high"]))
     return subset, cuts
 
@@ -81,16 +81,16 @@ def files_of(folder: Path, subset: str, split: str) -> list[Path]:
     by_split = _saved(folder / subset) or _of_card(folder, subset) or _by_name(folder, subset)
     names = ", ".join(sorted(by_split)[:MOST_NAMED]) or "none"
     if not split and len(by_split) > 1:
-        raise SPLIT.error(folder, f"it holds the splits {names}")
+        raise SPLIT.error(folder, f"it contains several splits: {names}")
     if not by_split or (split and split not in by_split):
         if subset and not by_split:
             there = ", ".join(_subsets(folder)[:MOST_NAMED]) or "none"
-            raise SPLIT.error(folder, f"subset {subset!r} is not there; there are: {there}")
+            raise SPLIT.error(folder, f"subset {subset!r} does not exist; there are: {there}")
         what = f"subset {subset!r}, " if subset else ""
-        raise SPLIT.error(folder, f"{what}split {split or 'any'!r} is not there; there are: {names}")
+        raise SPLIT.error(folder, f"{what}split {split or 'any'!r} does not exist; there are: {names}")
     files = by_split[split] if split else next(iter(by_split.values()))
     if missing := [file for file in files if not file.is_file()]:
-        raise FILE_MISSING.error(missing[0], f"state.json lists it, and {len(missing)} of {len(files)} are not there")
+        raise FILE_MISSING.error(missing[0], f"state.json lists it, but {len(missing)} of {len(files)} are missing")
     return files
 
 
@@ -98,7 +98,7 @@ def incomplete(files: list[Path]) -> list[str]:
     """A message for each split whose numbered files are incomplete."""
     counts = Counter((shard[1], int(shard[2])) for file in set(files) if (shard := SHARD.fullmatch(file.stem)))
     missing = sorted((name, count, there) for (name, count), there in counts.items() if there < count)
-    return [f"{there} of {count} files {name}-* are there" for name, count, there in missing]
+    return [f"only {there} of {count} files {name}-* exist" for name, count, there in missing]
 
 
 def require_split_of(file: Path, subset: str, split: str) -> None:
@@ -107,7 +107,7 @@ def require_split_of(file: Path, subset: str, split: str) -> None:
     own = sorted({"train", _split_of(Path(file.name), "")})
     if subset or split not in ("", *own):
         what = f"subset {subset!r}" if subset else f"split {split!r}"
-        raise SPLIT.error(file, f"{what} is not there; it is one list of rows, the split {' or '.join(own)}")
+        raise SPLIT.error(file, f"{what} does not exist; the file is one list of rows, the split {' or '.join(own)}")
 
 
 def _subsets(folder: Path) -> list[str]:
@@ -143,7 +143,7 @@ def _of_card(folder: Path, subset: str) -> dict[str, list[Path]]:
         chosen = [config for config in chosen if config.get("default") or config.get("config_name") == "default"]
         if not chosen:
             names = ", ".join(str(config.get("config_name")) for config in named)
-            raise SPLIT.error(folder, f"it holds the subsets {names}", "name one, such as FOLDER#SUBSET:train")
+            raise SPLIT.error(folder, f"it has several subsets: {names}", "choose one, such as FOLDER#SUBSET:train")
     if not chosen or "data_files" not in chosen[0]:
         return {}
     files_by_split: dict[str, list[Path]] = defaultdict(list)

@@ -28,7 +28,7 @@ TURN_ORDER = (
     'order the turns as: system (optional), user, assistant, user, assistant, ... with "from": "human", "gpt" or '
     '"system" (or "role": "user", "assistant" or "system")'
 )
-THINKING = "it would be learned as the answer: write <think>reasoning</think> before the answer, or no tag at all"
+THINKING = "it would be trained as the answer: write <think>reasoning</think> before the answer, or no tag at all"
 
 
 class Spoken(NamedTuple):
@@ -64,11 +64,11 @@ class TurnReader:
         self.findings.unused(field, unused_in_turn(turn))
         learned = is_learned(turn)
         if isinstance(learned, str):
-            self.findings.wrong(problems.FIELD, field, learned, 'write "loss": false in a turn that is context alone')
+            self.findings.wrong(problems.FIELD, field, learned, 'write "loss": false in a turn that is only context')
             return False
         if role != "assistant":
             flags = [name for name in sorted(LEARNED & turn.keys()) if turn[name]]
-            self.findings.unused(field, [f"{name}: a turn of the {role} is never learned" for name in flags])
+            self.findings.unused(field, [f"{name}: a turn of the {role} is never trained on" for name in flags])
         return learned
 
     def pieces(self, content: Any, role: str, field: str) -> list[Piece]:
@@ -94,9 +94,7 @@ class TurnReader:
             example = '{"type": "text", "text": "Is the door open?"} or {"type": "video", "video": "clip-1.mp4"}'
             self.findings.invalid(field, "a text, video or image part", part, example)
         if role != "user":
-            self.findings.wrong(
-                problems.FIELD, field, f"a {kind} stands in a turn of the {role}", "move it to a user turn"
-            )
+            self.findings.wrong(problems.FIELD, field, f"a {kind} is in a turn of the {role}", "move it to a user turn")
             raise Invalid
         name, others = medium_name(kind, part)
         if name is not None and (not name or not is_text(name)):

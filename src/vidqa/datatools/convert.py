@@ -75,7 +75,7 @@ def convert(
     places = [media_path] if isinstance(media_path, str) else list(media_path) or [""]
     if len(places) not in (1, len(paths)):
         raise USAGE.error(
-            "--media-path", f"{len(places)} are given for {len(paths)} inputs", "give none, one, or one an input"
+            "--media-path", f"{len(places)} values for {len(paths)} inputs", "give it never, once, or once per input"
         )
     places = places * len(paths) if len(places) == 1 else places
     read = [read_source(item, form, place, columns or {}) for item, place in zip(paths, places, strict=True)]

@@ -197,7 +197,7 @@ def _by_group(pairs: Sequence[Pair], group_by: str, result: SplitGroups) -> None
         result.without_group += not names
     if not groups:
         there = ", ".join(sorted(map(str, columns))[:12])
-        message = f"{group_by!r} is no field of the records (there are: {there}) and matches no name of a medium"
+        message = f"{group_by!r} is not a field of the records ({there}) and matches no media file name"
         raise USAGE.error("--group-by", message, REMEDY)
     several = {name: group for name, group in groups.items() if len(group) > 1}
     result.named[GROUP] = [[pairs[at].record.id for at in group] for group in several.values()]
@@ -218,5 +218,5 @@ def _pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as wrong:
         raise USAGE.error(
-            "--group-by", f"{text!r} is no field of the records and no regular expression: {wrong}", REMEDY
+            "--group-by", f"{text!r} is neither a field of the records nor a regular expression: {wrong}", REMEDY
         ) from wrong

@@ -199,7 +199,7 @@ def write_new(files: Mapping[Path, bytes], media: Mapping[Path, str] = NO_MEDIA)
     new_media = {path: cached for path, cached in media.items() if not os.path.lexists(path)}
     other += [path for path in media.keys() - new_media.keys() if not _has_size_of(path, media[path])]
     if other:
-        raise ProblemError([OUTPUT_EXISTS.at(path, "the file is there and holds something else") for path in other])
+        raise ProblemError([OUTPUT_EXISTS.at(path, "the file exists with other content") for path in other])
     for path, cached in new_media.items():
         _place(path, cached)
     new = [path for path, content in there.items() if content is None]
@@ -216,7 +216,7 @@ def _content_of(path: Path) -> bytes | None:
     try:
         return path.read_bytes() if path.exists() else None
     except OSError as refused:
-        raise OUTPUT_EXISTS.error(path, f"something is there that is no file: {refused.strerror}") from refused
+        raise OUTPUT_EXISTS.error(path, f"the path exists but is not a file: {refused.strerror}") from refused
 
 
 def write_page(path: Path, html: str) -> None:

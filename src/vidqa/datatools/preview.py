@@ -86,7 +86,7 @@ def previews(planner: Planner, records: Sequence[Record]) -> tuple[list[Preview]
         pieces = tuple(pieces_of(planner.chat, sample.record, sample.plans, encoded))
         rendered.append(Preview(sample, pieces, planner.prompting.for_generation))
         if not sample.supervised and not planner.prompting.for_generation:
-            problems.append(FIELD.at(sample.record.place, "none of its tokens is learned", ANSWER, severity="warning"))
+            problems.append(FIELD.at(sample.record.place, "it has no trained token", ANSWER, severity="warning"))
     return rendered, problems
 
 

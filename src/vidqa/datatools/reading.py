@@ -62,9 +62,9 @@ def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[s
     if form in KINDS:
         return _of_source(form, open_source(f"{place}#{part}" if part else place, media_path, KINDS[form], columns))
     if part:
-        raise SPLIT.error(place, f"{form} has no splits: {part!r} is not there")
+        raise SPLIT.error(place, f"{form} has no splits, so {part!r} does not exist")
     if columns:
-        raise USAGE.error("--column", f"{form} names its fields itself: there is none to rename", "leave it out")
+        raise USAGE.error("--column", f"{form} has fixed field names: there is none to rename", "leave it out")
     return _tao(Path(place), form, media_path)
 
 
@@ -113,7 +113,7 @@ def detected(path: Path) -> str:
         return "hf"
     if tao.tao_vl_files(path):
         return tao.TAO_VL
-    message = "the folder holds no annotations.json(l), no meta.json, no parquet or Arrow files"
+    message = "the folder contains no annotations.json(l), meta.json, parquet or Arrow files"
     raise FORMAT.error(path, message)
 
 
@@ -135,7 +135,7 @@ def require_own_media(source: Source, written: str | Path) -> None:
     if source.media.in_tables:
         out = "--to llava --out DATA/annotations.json"
         remedy = f"python scripts/convert_dataset.py --in {written} {out} writes them to files; use that set"
-        raise FORMAT.error(source.path, "its media stand in the table, and not in files of their own", remedy)
+        raise FORMAT.error(source.path, "its media are in the table, not in separate files", remedy)
 
 
 def with_own_media(one: Imported, folder: Path) -> tuple[Imported, dict[Path, str]]:
@@ -201,7 +201,7 @@ def _renamed(sets: Sequence[Imported], folder: Path) -> str:
     archived = [ref for one in sets for ref in _refs(one) if not _is_named_file(ref, one.media_path)]
     if archived:
         shown = ", ".join(dict.fromkeys(ref.key for ref in archived[:NAMED]))
-        raise ProblemError([FORMAT.at(shown, f"{len(archived)} media lie inside an archive", UNPACK)])
+        raise ProblemError([FORMAT.at(shown, f"{len(archived)} media are inside an archive", UNPACK)])
     root = os.path.abspath(folder)
     below = all(ref.path.startswith(root + os.sep) for one in sets for ref in _refs(one))
     for one in sets:

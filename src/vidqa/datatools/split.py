@@ -132,8 +132,8 @@ def choose_validation(
     the `ties` (lists of indices), stay in one part. Raises DATA_SPLIT if there is only a single group."""
     shuffled_groups = drawn_groups(records, seed, ties)
     if len(shuffled_groups) < 2:
-        reason = "share one video or image" if len(groups_sharing_media(records)) < 2 else "are to be kept together"
-        remedy = "Have at least two videos; where all clips are of one fixed camera, give --ignore-looks."
+        reason = "share one video or image" if len(groups_sharing_media(records)) < 2 else "must stay together"
+        remedy = "Use at least two videos; if all clips are from one fixed camera, add --ignore-looks."
         raise DATA_SPLIT.error("annotations", f"all {len(records)} records {reason}", remedy)
     return stratified([stratum(record, stratify) for record in records], shuffled_groups, share)
 
@@ -185,7 +185,7 @@ def _size_warnings(facts: dict[str, Any], out: Path) -> list[Problem]:
     target = facts["share"] * sum(counts.values())
     if abs(counts["val"] - target) <= max(1.0, SIZE_TOLERANCE * target):
         return []
-    message = f"{counts['val']} of {sum(counts.values())} records are in the validation part, {target:g} were wanted"
+    message = f"{counts['val']} of {sum(counts.values())} records are in the validation part, the target is {target:g}"
     return [SPLIT.at(out / "split.json", message, severity="warning")]
 
 
@@ -219,10 +219,10 @@ def check_part(folder: Path, links: Links | None, *, may_be_copies: bool = False
             path = Path(parent, name)
             expected = (links or {}).get(str(path.relative_to(folder)))
             if not was_written or path.is_symlink():
-                raise OUTPUT_EXISTS.error(path, "it is there, and is not of this split")
+                raise OUTPUT_EXISTS.error(path, "it exists and does not belong to this split")
             same = os.path.samefile if not may_be_copies else lambda *both: len(set(map(os.path.getsize, both))) == 1
             if name in files and path != folder / ANNOTATIONS and not (expected and same(path, expected)):
-                raise OUTPUT_EXISTS.error(path, "it is there, and is no file of this part")
+                raise OUTPUT_EXISTS.error(path, "it exists and is not a file of this part")
 
 
 def write_links(parts: Mapping[Path, Links]) -> Problem | None:
@@ -240,7 +240,7 @@ def write_links(parts: Mapping[Path, Links]) -> Problem | None:
     except OSError as refused:
         for link, owner in created:
             remove(link, owner=owner)
-        return SPLIT.at(path, f"no link to {file} can be made: {refused.strerror}", LINKS_REFUSED, severity="warning")
+        return SPLIT.at(path, f"linking to {file} failed: {refused.strerror}", LINKS_REFUSED, severity="warning")
     return None
 
 

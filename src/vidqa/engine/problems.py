@@ -9,14 +9,14 @@ from vidqa.core.problem import Code, Exit, Problem
 
 ENGINE_NOTHING_TRAINS = Code(
     "ENGINE_NOTHING_TRAINS",
-    "No parameter is left to train, or LoRA finds no module, or not those that were named.",
+    "No parameter is trainable, or LoRA matches no module, or not all of those that were named.",
     "Loosen policy.freeze_pattern or policy.trainable_pattern; name modules such as q_proj, v_proj, attn.qkv, or "
     "all-linear, in policy.lora.target_modules.",
 )
 ENGINE_NO_GRADIENT = Code(
     "ENGINE_NO_GRADIENT",
-    "A parameter that should train got no gradient in the first step.",
-    "Freeze it with policy.freeze_pattern, or give data that reaches it (a vision tower needs videos or images).",
+    "A trainable parameter got no gradient in the first step.",
+    "Freeze it with policy.freeze_pattern, or add data that uses it (a vision tower needs videos or images).",
     Exit.JOB_FAILED,
 )
 ENGINE_NOT_FINITE = Code(
@@ -33,7 +33,7 @@ ENGINE_OUT_OF_MEMORY = Code(
 )
 ENGINE_ROLLOUT_DIFFERS = Code(
     "ENGINE_ROLLOUT_DIFFERS",
-    "The model that draws completions does not have the weights that are trained, or gives other log-probabilities.",
+    "The model that samples completions differs from the trained model in weights or log-probabilities.",
     "Report it with the run folder; resume from the last checkpoint.",
     Exit.JOB_FAILED,
 )
@@ -45,44 +45,44 @@ ENGINE_SAVE_FAILED = Code(
 )
 ENGINE_UNPROVEN = Code(
     "ENGINE_UNPROVEN",
-    "A proof failed: an export or a quantized folder is not the model that it was made of, a replayed step is not the "
-    "recorded one, or shared videos change losses. Nothing unproved is published.",
-    "Put back what was changed (files, data, reward functions, libraries); if nothing was, report it with the run "
-    "folder, and do without: another quantize.quantization_scheme, engine.share_video_prefix = false.",
+    "A verification failed: an export or a quantized folder is not the model that it was made from, a replayed step is "
+    "not the recorded one, or shared videos change losses. Nothing unverified is published.",
+    "Restore what changed (files, data, reward functions, libraries); if nothing did, report it with the run folder, "
+    "and avoid the feature: another quantize.quantization_scheme, engine.share_video_prefix = false.",
     Exit.JOB_FAILED,
 )
 ENGINE_PROOF_SAMPLE = Code(
     "ENGINE_PROOF_SAMPLE",
-    "The sample whose loss proves an export cannot be read any more.",
-    "Put its annotations and its video back where the run's spec.toml names them, then export again.",
+    "The sample whose loss verifies an export can no longer be read.",
+    "Restore its annotations and its video at the paths in the run's spec.toml, then export again.",
 )
 ENGINE_REPLAY_MISSING = Code(
     "ENGINE_REPLAY_MISSING",
-    "No step of the run can be replayed: none is recorded behind a checkpoint or the model that it started from.",
+    "No step of the run can be replayed: none is recorded after a checkpoint or after the initial model.",
     "Replay with the run's own spec.toml and number of ranks; keep more checkpoints (train.ckpt.save_freq, max_keep).",
 )
 ENGINE_BAD_SAMPLE = Code(
     "ENGINE_BAD_SAMPLE",
-    "A sample's video or image could not be decoded or planned; a question about it counts as not answered.",
-    "Repair or remove the file, or set engine.on_bad_sample to quarantine to go on without such samples; metrics.json "
-    "of an evaluation names them under quarantined.",
+    "A sample's video or image could not be decoded or planned; a question about it counts as unanswered.",
+    "Repair or remove the file, or set engine.on_bad_sample to quarantine to continue without such samples; "
+    "metrics.json of an evaluation lists them under quarantined.",
 )
 ENGINE_ANSWERS_MISSING = Code(
     "ENGINE_ANSWERS_MISSING",
-    "Samples that were asked have no saved answer, so they cannot be scored; the answers that are there are kept.",
-    "Continue with evaluation.skip_saved = true; where several machines answer, all must share the results_dir.",
+    "Samples have no saved answer, so they cannot be scored; existing answers are kept.",
+    "Continue with evaluation.skip_saved = true; if several machines evaluate, all must share the results_dir.",
     Exit.NOT_DONE,
 )
 ENGINE_TRACKER_FAILED = Code(
     "ENGINE_TRACKER_FAILED",
-    "A tracker such as wandb failed or cannot be reached; the training goes on, and metrics.jsonl is complete.",
-    "Check its key, its server and the network; what wandb wrote offline is sent with `wandb sync`.",
+    "A tracker such as wandb failed or is unreachable; the training continues, and metrics.jsonl is complete.",
+    "Check its key, its server and the network; upload wandb's offline data with `wandb sync`.",
     Exit.ENVIRONMENT,
 )
 ENGINE_QUANTIZE_GATE = Code(
     "ENGINE_QUANTIZE_GATE",
-    "The quantized model answers worse than the model before, by more than quantize.max_drop.",
-    "Keep layers (quantize.keep), take a scheme with more bits, or more calibration samples.",
+    "The quantized model scores lower than the original model by more than quantize.max_drop.",
+    "Leave more layers unquantized (quantize.keep), use a scheme with more bits, or more calibration samples.",
     Exit.JOB_FAILED,
 )
 CHECK_LOG = "check the annotation file, and the samples that the log names as left out"

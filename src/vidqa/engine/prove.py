@@ -61,7 +61,7 @@ def prove(spec: TrainSpec, run: RunFolder) -> int:
     sets. Writes sharing.json, returns 0. Raises ENGINE_UNPROVEN if a loss differs or no step shares a video, and
     CONFLICT for a spec without packing or of pairs."""
     if not spec.engine.packing:
-        raise CONFLICT.error(KEY, "videos are shared inside packs, and packing is false", "set engine.packing = true")
+        raise CONFLICT.error(KEY, "videos are shared inside packs, but packing is false", "set engine.packing = true")
     if learns_pairs(spec):
         raise CONFLICT.error("engine.objective", "pairs always share their prompt", "prove it with objective sft")
     folder, world = Path(spec.policy.model_name_or_path), start_world(spec)
@@ -92,8 +92,8 @@ def _first_step_that_shares(steps: Steps, total: int) -> int:
     epoch = range(min(total, steps.order.steps_per_epoch))
     first = next((step for step in epoch if any(len(unit) > 1 for unit in steps.units(step))), None)
     if first is None:
-        message = "no two samples of a step are about one video, or none of them fit into one pack"
-        remedy = "Leave engine.share_video_prefix false, or raise train.train_batch_per_replica or engine.pack_tokens."
+        message = "no two samples of a step share a video and fit into one pack"
+        remedy = "Keep engine.share_video_prefix = false, or raise train.train_batch_per_replica or engine.pack_tokens."
         raise ENGINE_UNPROVEN.error(KEY, message, remedy)
     return first
 

@@ -91,7 +91,7 @@ def main(arguments: Namespace) -> Result:
 
 
 def ended(name: str, backend: EngineThread) -> Result:
-    failed = [FAILED.at("server", "generating has failed; the log says why")] if backend.has_failed else []
+    failed = [FAILED.at("server", "generation failed; the log has the cause")] if backend.has_failed else []
     return Result({"model": name}, f"{name} has ended", failed)
 
 

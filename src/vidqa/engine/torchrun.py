@@ -44,7 +44,7 @@ def main(words: list[str]) -> int:
         return on_several_nodes(words)
     count, program = on_one_node
     if count < 1:
-        note(f"--nproc-per-node is {count}; it is at least 1")
+        note(f"--nproc-per-node is {count}; it must be at least 1")
         return int(Exit.USAGE)
     return on_this_node(count, program)
 
@@ -167,7 +167,7 @@ def stopped(number: int) -> int:
 
 def failed(rank: int, code: int) -> int:
     """The exit code for a rank that ended with `code`."""
-    note(f"rank {rank} ended with exit code {code}; what went wrong stands above")
+    note(f"rank {rank} ended with exit code {code}; the cause is printed above")
     if -code in STOP_SIGNALS:  # the signal came before the engine installed its handler
         return int(Exit.NOT_DONE)
     # Any other signal that killed a process is a negative code, which is no exit code of this project.

@@ -138,7 +138,7 @@ def check_vision_has_media(model: Any, *, has_media: bool) -> None:
     vision = family_of(model).trained_vision(model)
     if vision and not has_media:
         remedy = 'set policy.freeze_pattern = ["visual"], or train on videos or images'
-        raise ENGINE_NO_GRADIENT.error(vision[0], "the vision tower is to train, and no sample has media", remedy)
+        raise ENGINE_NO_GRADIENT.error(vision[0], "the vision tower is trainable, but no sample has media", remedy)
 
 
 def seed_dropout(seed: int, step: int, world: World) -> None:

@@ -206,7 +206,7 @@ def _recipe_problems(before: Path, after: Path) -> list[Problem]:
         return [COMPARISON_UNEQUAL.at(after, "neither of the two has a recipe.json", UNKNOWN, severity="warning")]
     if not all(recipes):
         missing = after if recipes[0] else before
-        raise COMPARISON_UNEQUAL.error(missing, "it has no recipe.json, and the other one does")
+        raise COMPARISON_UNEQUAL.error(missing, "it has no recipe.json, but the other one does")
     if differences := compare_recipes(*recipes):
         more = f"; and {len(differences) - 8} more" if len(differences) > 8 else ""
         raise COMPARISON_UNEQUAL.error(after, f"{'; '.join(differences[:8])}{more}")
@@ -222,7 +222,7 @@ def _recipe(place: Path) -> dict[str, Any]:
     recipes = []
     for file in (folder / "recipe.json" for folder in folders if (folder / "recipe.json").is_file()):
         if not (recipe := read_object(file)):
-            raise COMPARISON_UNEQUAL.error(file, "it holds no recipe that can be read")
+            raise COMPARISON_UNEQUAL.error(file, "it contains no readable recipe")
         recipes.append(recipe)
         if isinstance(scoring := recipe.get("scoring"), dict):
             scoring.pop("answer_rules", None)

@@ -119,8 +119,8 @@ def metric_problems(names: Sequence[str], measures: Collection[str] = ()) -> lis
         if name in measures:
             continue
         if name in ("bertscore", "similarity"):
-            message = f"{name} needs a second model, of which metrics.{name}_model names no folder; it is not computed"
-            remedy = f"let metrics.{name}_model be the path of a model's folder, or leave {name} out"
+            message = f"{name} needs a second model, but metrics.{name}_model is not a folder; it is not computed"
+            remedy = f"set metrics.{name}_model to the path of a model's folder, or leave {name} out"
             problems.append(METRIC_UNAVAILABLE.at("metrics.names", message, remedy, severity="warning"))
         elif name == "bleu" and _bleu_library() is None:
             message = "bleu needs the package sacrebleu, which is not installed"

@@ -47,7 +47,7 @@ _READ = (*FIELDS[:4], "sample_id", "kind", "answer_kind", "finish_reason")
 # The fields of cosmos-reason1's answers.
 _COSMOS_REASON1 = {"prompt": "question", "correct_answer": "gt", "full_response": "response", "datasource": "kind"}
 WRAPPERS = ("results", "annotations", "data")
-CUT = "resume the evaluation; the last line, cut short by a kill, was left out"
+CUT = "resume the evaluation; the truncated last line was ignored"
 FILE = "results.json"
 LISTED = 10  # names in a message
 _SHARD = re.compile(r"(?:shard|rank|part)[_-]?\d+", re.IGNORECASE)
@@ -215,7 +215,7 @@ def read_evaluation(place: Path) -> tuple[list[Item], list[Problem]]:
         read = [check_results(path) for path in paths]
         items, problems = [item for part, _ in read for item in part], [problem for _, part in read for problem in part]
     elif (place / "run.json").is_file():
-        raise RESULTS_FOLDER.error(place, "this run has no results.json: it is no evaluation, or has not finished")
+        raise RESULTS_FOLDER.error(place, "this run has no results.json: it is not an evaluation, or not finished")
     elif place.is_dir() and (files := list(_files_of_videos(place))):
         items, problems = _of_videos(place, files)
     else:
@@ -223,10 +223,10 @@ def read_evaluation(place: Path) -> tuple[list[Item], list[Problem]]:
     if any(problem.severity == "error" for problem in problems):
         raise ProblemError(problems)
     if items and not any(item["response"] or item["gt"] for item in items):
-        message = f"none of its {len(items):,} elements has a response or a gt: these are no results"
+        message = f"none of its {len(items):,} elements has a response or a gt: these are not results"
         raise RESULTS_FORMAT.error(place, message, "give the folder that an evaluation wrote")
     if again := len(items) - len(set(map(question_of, items))):
-        message = f"{again:,} of {len(items):,} answers are of questions that are answered before them; all count"
+        message = f"{again:,} of {len(items):,} answers are to questions with earlier answers; all count"
         problems.append(RESULTS_TWICE.at(place, message, severity="warning"))
     return items, problems
 

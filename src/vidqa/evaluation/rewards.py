@@ -217,11 +217,11 @@ def _unmet(record: Record, names: set[str]) -> str:
     if parsed.status != "parsed" or not parsed.answer:
         return f"the reference {record.answer[:60]!r} cannot be parsed"
     if needs & set(NUMERIC) and parsed.kind != "number":
-        return f"the reference {record.answer[:60]!r} is no number, and the reward is {', '.join(sorted(needs))}"
+        return f"the reference {record.answer[:60]!r} is not a number, but the reward is {', '.join(sorted(needs))}"
     options = options_of(record.question)
     listed = {*options, *map(normalise, options.values())}
     if "accuracy" in needs and options and parsed.answer not in listed:
-        return f"the reference {record.answer[:60]!r} is none of the options {', '.join(options)}"
+        return f"the reference {record.answer[:60]!r} is not one of the options {', '.join(options)}"
     return ""
 
 

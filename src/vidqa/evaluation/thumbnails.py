@@ -74,7 +74,7 @@ def _frames(
         images = {number: _resized(pixels, width) for number, pixels in zip(sorted(set(numbers)), decoded, strict=True)}
         return meta.duration_s, [images[number] for number in numbers]
     except ProblemError as error:
-        remedy = "check that the file still is where it was during the evaluation and plays"
+        remedy = "check that the file is still at its path and plays"
         raise MEDIA_UNREADABLE.error(place(path, member), error.problems[0].message, remedy) from error
 
 

@@ -74,7 +74,7 @@ def require_function(function: str) -> None:
         top = symtable.symtable(_content(file), str(file), "exec")  # type: ignore[arg-type]
     except (SyntaxError, ValueError, RecursionError) as broken:
         line = getattr(broken, "lineno", None)
-        raise USER_FUNCTION.error(f"{file}:{line}" if line else file, f"it is no Python: {broken}") from broken
+        raise USER_FUNCTION.error(f"{file}:{line}" if line else file, f"it is not valid Python: {broken}") from broken
     if name not in top.get_identifiers() or not (top.lookup(name).is_assigned() or top.lookup(name).is_imported()):
         raise USER_FUNCTION.error(file, f"there is no function {name}")
 

@@ -31,12 +31,12 @@ __all__ = [
 FAMILIES = (QWEN3_VL, QWEN2_5_VL)
 # Architectures similar to those of the families, and the features that this program lacks for them.
 LACKING = {
-    "qwen3_vl_moe": "a mixture of experts (Qwen3-VL-30B-A3B), for which this program lacks a family (sizes, names and "
+    "qwen3_vl_moe": "a mixture of experts (Qwen3-VL-30B-A3B), which needs its own family (sizes, names and "
     "work of its parameters), products of tokens grouped by their expert, the router's balancing loss, adapters on "
     "stacked experts, and their export",
-    "cosmos3_omni": "Cosmos3's own bundle, whose reasoner is converted to a folder of qwen3_vl first: "
+    "cosmos3_omni": "Cosmos3's own bundle; convert its reasoner to a folder of qwen3_vl first: "
     "references/families.md has the commands",
-    "cosmos3_edge": "Cosmos3-Edge, an architecture that is not Qwen3-VL's and has no converter to it",
+    "cosmos3_edge": "Cosmos3-Edge, which is not a Qwen3-VL architecture and has no converter",
 }
 
 

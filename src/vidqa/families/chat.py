@@ -115,7 +115,7 @@ class Chat:
         problems of `vidqa.families.problems`, and ValueError for plans that do not match the record.
         """
         if [plan.kind for plan in plans] != [medium.kind for medium in record.media]:
-            raise ValueError(f"{record.source or record.id}: the plans are not those of the record's media")
+            raise ValueError(f"{record.source or record.id}: the plans do not match the record's media")
         text, spans = self._rendered(record, (system_prompt, response_mode, for_generation))
         token_ids, supervised = _labelled(self.tokens.encode(text), spans)
         return Encoded(
@@ -264,7 +264,7 @@ class Chat:
             at = ids.index(slot_id)
             beside = [self.tokens.text_of(token_id) for token_id in (ids[at - 1], ids[at + 1])]
             if not self.tokens.special.issuperset(beside):
-                message = f"the {kind} placeholder stands between {' and '.join(map(repr, beside))}, not special tokens"
+                message = f"the {kind} placeholder is between {' and '.join(map(repr, beside))}, not special tokens"
                 raise TEMPLATE_BROKEN.error(self.template.place, message)
         return text
 
@@ -276,11 +276,11 @@ class Chat:
 
     def _check_texts(self, record: Record, system_prompt: str) -> None:
         if match := self._control.search(system_prompt):
-            raise SPECIAL_TOKEN_IN_TEXT.error("system_prompt", f"the system prompt holds {match.group()}")
+            raise SPECIAL_TOKEN_IN_TEXT.error("system_prompt", f"the system prompt contains {match.group()}")
         for at, turn in enumerate(record.turns):
             if match := self._control.search(turn.text):
                 where = f"{record.source or record.id} turn {at}"
-                raise SPECIAL_TOKEN_IN_TEXT.error(where, f"the {turn.role}'s text holds {match.group()}")
+                raise SPECIAL_TOKEN_IN_TEXT.error(where, f"the {turn.role}'s text contains {match.group()}")
 
 
 def _conversation(record: Record) -> Conversation:

@@ -59,14 +59,14 @@ def _answer(record: Record, text: str, response_mode: str, learned: bool) -> str
     """The assistant's text in a response mode: for `answer` without its reasoning, else as written."""
     thinking, plain = split_thinking(text)
     if response_mode == "think" and learned and not thinking:
-        message = f"response_mode is think, and the answer begins with {text[:40]!r}"
+        message = f"response_mode is think, but the answer begins with {text[:40]!r}"
         raise SAMPLE_ANSWERS.error(record.source or record.id, message)
     if response_mode != "answer":
         return text
     wrapped = ANSWER.fullmatch(plain)
     plain = wrapped.group(1).strip() if wrapped else plain
     if learned and not plain.strip():
-        message = f"response_mode is answer, and there is nothing but reasoning: {text[:40]!r}"
+        message = f"response_mode is answer, but the text is only reasoning: {text[:40]!r}"
         raise SAMPLE_ANSWERS.error(record.source or record.id, message)
     return plain
 
@@ -78,7 +78,7 @@ class Template:
         self.source = source
         self.place = place
         if len(source) > MAX_CHARS:
-            raise TEMPLATE_BROKEN.error(place, f"the chat template has {len(source)} characters; {MAX_CHARS} are taken")
+            raise TEMPLATE_BROKEN.error(place, f"it has {len(source)} characters; the limit is {MAX_CHARS}")
         try:
             self._environment = BoundedEnvironment()
             self._compiled = self._environment.from_string(source, globals=dict(names))

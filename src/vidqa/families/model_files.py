@@ -23,7 +23,7 @@ def read_json(folder: Path, name: str) -> dict:
     except (ValueError, OSError) as broken:
         raise MODEL_BROKEN.error(path, f"{name} cannot be read: {broken}") from broken
     if not isinstance(value, dict):
-        raise MODEL_BROKEN.error(path, f"{name} must hold a JSON object, not {type(value).__name__}")
+        raise MODEL_BROKEN.error(path, f"{name} must contain a JSON object, not {type(value).__name__}")
     return value
 
 

@@ -84,7 +84,7 @@ def sizes(config: dict[str, Any], where: Path) -> Sizes:
         message = f"hidden_size ({text.hidden_size}) is not a multiple of num_attention_heads ({heads})"
         raise MODEL_UNSUPPORTED.error(where, f"{name}.{message}")
     if text.use_sliding_window:
-        raise MODEL_UNSUPPORTED.error(where, f"{name}.use_sliding_window is true; only whole attention is trained")
+        raise MODEL_UNSUPPORTED.error(where, f"{name}.use_sliding_window is true; only full attention is supported")
     text.head_dim = text.hidden_size // text.num_attention_heads
     vision = parse(config, "vision_config", where, Vision25Config)
     window = vision.window_size // vision.spatial_merge_size // vision.patch_size

@@ -53,7 +53,7 @@ def load_tokens(folder: Path) -> tuple[Tokens, dict[str, Any]]:
     special = {token.content for token in core.get_added_tokens_decoder().values() if token.special}
     eos_ids = _eos_ids(core, named, generation)
     if not eos_ids:
-        raise MODEL_BROKEN.error(folder / "tokenizer_config.json", "no eos_token is named that the tokenizer has")
+        raise MODEL_BROKEN.error(folder / "tokenizer_config.json", "it has no eos_token that the tokenizer knows")
     pad_id = core.token_to_id(named["pad_token"]) if "pad_token" in named else generation.get("pad_token_id")
     tokens = Tokens(core, named, frozenset(special), eos_ids, pad_id if _in_vocabulary(pad_id, core) else eos_ids[0])
     return tokens, config
@@ -65,7 +65,7 @@ def _core(folder: Path) -> Tokenizer:
     try:
         return Tokenizer.from_file(str(path))
     except Exception as unknown:  # the library raises no narrower class
-        raise MODEL_BROKEN.error(path, f"it describes no tokenizer that is known here: {unknown}") from unknown
+        raise MODEL_BROKEN.error(path, f"unsupported tokenizer: {unknown}") from unknown
 
 
 def _require_bounded(description: Mapping[str, Any], path: Path) -> None:
@@ -77,7 +77,7 @@ def _require_bounded(description: Mapping[str, Any], path: Path) -> None:
             raise MODEL_UNSUPPORTED.error(path, message)
     for part in ("pre_tokenizer", "decoder"):
         if (size := len(json.dumps(description.get(part)))) > MAX_PART_CHARS:
-            raise MODEL_UNSUPPORTED.error(path, f"the {part} has {size} characters; {MAX_PART_CHARS} are taken")
+            raise MODEL_UNSUPPORTED.error(path, f"the {part} has {size} characters; the limit is {MAX_PART_CHARS}")
 
 
 def _steps(part: Any, name: str) -> Iterator[dict[str, Any]]:

@@ -101,7 +101,7 @@ def _check_tensor(name: str, tensor: dict[str, Any]) -> None:
         raise ValueError(f"{name[:80]!r} has no type or no shape")
     sizes = (begin, end - begin, *shape)
     if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(shape) > 8 * (end - begin):
-        raise ValueError(f"{name[:80]!r} has a shape that its bytes do not have")
+        raise ValueError(f"{name[:80]!r} has a shape that does not match its bytes")
 
 
 def _reason(broken: Exception) -> str:
@@ -110,13 +110,13 @@ def _reason(broken: Exception) -> str:
 
 def _broken(path: Path, tensors: set[str]) -> list[Problem]:
     if not path.is_file():
-        return [MODEL_BROKEN.at(path, f"{INDEX} names this file and it is not there")]
+        return [MODEL_BROKEN.at(path, f"{INDEX} lists this file, but it does not exist")]
     try:
         missing = sorted(tensors - read_header(path).keys())
     except ProblemError as stopped:
         return stopped.problems
     if missing:
-        return [MODEL_BROKEN.at(path, f"{len(missing)} tensors of {INDEX} are not in it, first {missing[0]!r}")]
+        return [MODEL_BROKEN.at(path, f"{len(missing)} tensors of {INDEX} are missing in it, first {missing[0]!r}")]
     return []
 
 
@@ -125,10 +125,10 @@ def _index(folder: Path) -> dict[str, Any]:
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
         if not all(isinstance(name, str) for name in index["weight_map"].values()):
-            raise ValueError("weight_map names what is no file")
+            raise ValueError("weight_map has a value that is not a file name")
         total = index.setdefault("metadata", {}).setdefault("total_size", 0)
         if isinstance(total, bool) or not isinstance(total, (int, float)) or not 0 <= total < math.inf:
-            raise ValueError("metadata.total_size is no number of bytes")
+            raise ValueError("metadata.total_size is not a number of bytes")
         return index
     except UNREADABLE as broken:
         raise MODEL_BROKEN.error(path, f"the index cannot be read: {_reason(broken)}") from broken
@@ -139,7 +139,7 @@ def quantization_of(folder: Path) -> dict[str, Any]:
     Raises MODEL_QUANTIZED for every other method, and MODEL_BROKEN."""
     config = read_json(folder, "config.json")
     if (folder / MODELOPT_FILE).is_file():
-        raise MODEL_QUANTIZED.error(folder / MODELOPT_FILE, "this file is that of a quantized model")
+        raise MODEL_QUANTIZED.error(folder / MODELOPT_FILE, "this file belongs to a quantized model")
     table = config.get(QUANTIZATION_KEYS[0])
     if (
         isinstance(table, dict)

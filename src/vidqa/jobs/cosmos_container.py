@@ -66,7 +66,7 @@ def prepare(
     Raises ProblemError with every feature that cosmos-rl lacks.
     """
     if not actions.action(action).cosmos:
-        raise NOT_SUPPORTED.error(action, "only training is rendered for the container", "use our own engine")
+        raise NOT_SUPPORTED.error(action, "only training is rendered for the container", "use the native engine")
     settings = site.read(platform_name, resources.site)
     job_spec = load_job_spec(action, spec_path, fetch=write, target=TARGET, settings=settings)
     trained = cast(TrainSpec, job_spec.resolved)
@@ -117,12 +117,12 @@ def _refused(platform_name: str, settings: Any, resources: Resources, image: str
     problems = []
     if resources.nodes > 1:
         message = f"{resources.nodes} nodes need a controller that starts replicas on the others"
-        problems.append(NOT_SUPPORTED.at("--nodes", message, "use one node, or our own engine"))
+        problems.append(NOT_SUPPORTED.at("--nodes", message, "use one node, or the native engine"))
     if platform_name not in ("local", "slurm") and not image:
-        remedy = "name NVIDIA's image with --image"
-        problems.append(NOT_SUPPORTED.at("--image", "our own engine's image does not hold cosmos-rl", remedy))
+        remedy = "give NVIDIA's image with --image"
+        problems.append(NOT_SUPPORTED.at("--image", "the native engine's image does not contain cosmos-rl", remedy))
     if platform_name == "slurm" and resources.image and settings.backend == "venv":
-        message = "the backend is venv: cosmos-rl of the nodes would run, not the image's"
+        message = "the backend is venv: the nodes' own cosmos-rl would run, not the image's"
         problems.append(PLATFORM_IMAGE_UNUSED.at("--image", message))
     return problems
 
@@ -133,9 +133,9 @@ def _unmountable(platform_name: str, job: Job) -> list[Problem]:
     if platform_name == "kubernetes":
         return path_problems(job)
     mounted = [mount.path for mount in mounts(job)] if platform_name == "docker" else []
-    remedy = "rename the folder, or use our own engine"
+    remedy = "rename the folder, or use the native engine"
     return [
-        NOT_SUPPORTED.at(path, "to docker run a colon divides paths", remedy) for path in mounted if ":" in str(path)
+        NOT_SUPPORTED.at(path, "docker run separates paths by colons", remedy) for path in mounted if ":" in str(path)
     ]
 
 
@@ -170,7 +170,7 @@ def _kubernetes(job: Job, words: tuple[str, ...], toml: str) -> tuple[str, str, 
     """The manifest of an ordinary job with another program, which is never restarted."""
     config, main = objects(job)
     if main["kind"] != "Job":
-        raise NOT_SUPPORTED.error("form", "the container is no torchrun program of a TrainJob", 'set form = "job"')
+        raise NOT_SUPPORTED.error("form", "a TrainJob starts torchrun, the container does not", 'set form = "job"')
     config["data"] = {TOML: in_pod(replace(job, spec_toml=toml)).spec_toml}
     words = tuple(f"{SPEC_MOUNT}/{TOML}" if word == str(job.run_dir / TOML) else word for word in words)
     main["spec"] = {name: value for name, value in main["spec"].items() if name in ("template", "suspend")}

@@ -72,13 +72,13 @@ def find(named: str, which: str | None = None) -> ExportSource:
         raise NO_EXPORT.error(named, "there is no such folder")
     if (folder / ADAPTER).is_file() or (folder / "config.json").is_file():
         if which:
-            raise USAGE.error("--which", f"{folder} is one export already", "name its run, or leave --which out")
+            raise USAGE.error("--which", f"{folder} is already one export", "give its run, or leave --which out")
         export = folder
     else:
         export = find_export(folder, which or "best")
     home = export.parent.parent
     if export.parent.name != EXPORTS or not (home / "spec.toml").is_file() or not (home / "run.json").is_file():
-        message = f"{export} does not lie in the run that made it, so its spec and its data are not known"
+        message = f"{export} is not inside its run folder, so its spec and data are unknown"
         raise NO_EXPORT.error(named, message, f"Name the run folder, or RUN/{EXPORTS}/NAME.")
     if (export / "config.json").is_file():
         require_plain_weights(export, "export.py hands on trained weights, not")
@@ -117,7 +117,7 @@ def _unproved(facts: dict[str, Any]) -> str:
         return str(facts["unproved"])
     loss = facts.get("trainer_loss")
     if isinstance(loss, bool) or not isinstance(loss, int | float) or not isinstance(facts.get("proof_sample"), str):
-        return f"{EXPORT} names no loss of the trainer, or not the sample that it is of"
+        return f"{EXPORT} has no trainer loss, or not the sample of that loss"
     return ""
 
 

@@ -93,7 +93,7 @@ def why_retry_fails(failure: Failure | None) -> str | None:
     """The reason why a retry of the same job would fail again; None if it may succeed."""
     if failure is None or failure["class"] not in PERMANENT_CLASSES:
         return None
-    return f"it failed for a reason of class {failure['class']}, which stays: {failure['evidence']}"
+    return f"its failure class {failure['class']} does not change by a retry: {failure['evidence']}"
 
 
 def _class_of_code(code: str) -> str | None:

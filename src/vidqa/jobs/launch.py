@@ -290,7 +290,7 @@ def job_of(job_spec: JobSpec, where: Platform, settings: Any, resources: Resourc
     processes = process_count(job_spec.spec)
     if resources.nodes < 1 or processes % resources.nodes:
         raise PLATFORM_NODES.error(
-            "--nodes", f"{processes} processes do not spread over {resources.nodes} nodes evenly"
+            "--nodes", f"{processes} processes cannot be spread evenly over {resources.nodes} nodes"
         )
     gpus = resources.gpus if resources.gpus is not None else where.visible_gpus(settings)
     elsewhere, named = ([], []) if where.sees_all(settings) else (job_spec.media_elsewhere(), job_spec.media_named())
@@ -398,7 +398,7 @@ def _perhaps_started(silent: ProblemError, record: JobRecord) -> ProblemError:
     """A submission without an answer may have started the job. Its record is kept, and a later status finds the job by
     its name."""
     first, *others = silent.problems
-    advice = f"It may have started all the same; once there is an answer: python scripts/jobs.py status {record.job_id}"
+    advice = f"It may have started; once the platform responds: python scripts/jobs.py status {record.job_id}"
     return ProblemError([replace(first, remedy=f"{first.remedy} {advice}"), *others])
 
 

@@ -44,7 +44,7 @@ from vidqa.spec.prompt_files import prompt_layer, with_reasoning
 ACTION = "inference"
 PROOF = "proof"  # the run folder of a proof
 MOST_WORKERS = 2
-OTHER_OUT = "let --out name a new folder, or ask there all that was asked before"
+OTHER_OUT = "give --out a new folder, or repeat all earlier questions there"
 QUESTIONS = "asked.jsonl"  # in the run folder: the questions, as annotations without answers
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")  # formats with media beside questions
 COLUMNS = ("file", "question", "answer", "status", "finish_reason", "spans_s")
@@ -72,7 +72,7 @@ def prove(action: str, spec_path: Path) -> Path:
         run = own if is_run else newest_run(job_spec.output_dir, action=action, spec_fingerprint=fingerprint)
         if run is None:
             raise RESUME_NO_CHECKPOINT.error(
-                job_spec.output_dir, f"it holds no run of {spec_path}", "name the run's own: --spec RUN/spec.toml"
+                job_spec.output_dir, f"it has no run of {spec_path}", "give the run's own spec: --spec RUN/spec.toml"
             )
         refuse_busy(run)
         folder = run / PROOF
@@ -100,7 +100,7 @@ def run_engine(job: Job, *options: str) -> None:
     if status.get("state") == "COMPLETE":
         return
     if status.get("exit_code") == Exit.NOT_DONE:
-        raise JOB_NOT_DONE.error(job.run_dir, "it was stopped; with --out it goes on where it ended", "ask again")
+        raise JOB_NOT_DONE.error(job.run_dir, "it was stopped; with --out it continues where it ended", "ask again")
     failure = JOB_FAILED.at(job.run_dir, f"the engine ended with {process.returncode}")
     raise ProblemError(run.read_problems() or [failure])
 
@@ -195,8 +195,8 @@ def _files(place: str) -> list[tuple[str, str]]:
     if kind := kind_of(place):
         media.append((kind, place))
     if not media:
-        message = f"no file here is a video or an image by its ending: {', '.join((*VIDEOS, *IMAGES))}"
-        raise MEDIA_MISSING.error(place, message, "name videos, images, or a folder or tar archive of them")
+        message = f"no file here has the ending of a video or image: {', '.join((*VIDEOS, *IMAGES))}"
+        raise MEDIA_MISSING.error(place, message, "give videos, images, or a folder or tar archive of them")
     return media
 
 
@@ -208,7 +208,7 @@ def _run_folder(out: Path | None) -> Iterator[Path]:
             yield Path(folder)
         return
     if out.exists() and not (out / QUESTIONS).is_file() and (not out.is_dir() or any(out.iterdir())):
-        raise OUTPUT_EXISTS.error(out, "it holds something else than the answers to earlier questions", OTHER_OUT)
+        raise OUTPUT_EXISTS.error(out, "its content is not the answers to earlier questions", OTHER_OUT)
     out.mkdir(parents=True, exist_ok=True)
     yield out.absolute()
 
@@ -244,7 +244,7 @@ def lines_of(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as unreadable:
         raise FILE_MISSING.error(path, f"it cannot be read as text: {unreadable}", "name a text file") from unreadable
     if not any(lines):
-        raise EMPTY.error(path, "it holds no question", "write one question a line")
+        raise EMPTY.error(path, "it contains no question", "write one question per line")
     return [line for line in lines if line]
 
 
@@ -279,8 +279,8 @@ def require_table(path: Path) -> None:
     except (OSError, UnicodeDecodeError):
         header = ""
     if header != ",".join(COLUMNS):
-        remedy = "name a new file for the answers; --questions FILE.csv asks the questions of a table"
-        raise FILE_REFUSED.error(path, "it is there, and is no table of answers", remedy)
+        remedy = "give a new file for the answers; --questions FILE.csv reads the questions of a table"
+        raise FILE_REFUSED.error(path, "it exists, and is not a table of answers", remedy)
 
 
 def shown(rows: list[Row], count: int, files: list[str]) -> str:

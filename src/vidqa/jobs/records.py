@@ -140,7 +140,7 @@ def _parsed(path: Path, _stamp: tuple[int, ...]) -> JobRecord:
     wrong = [name for name, sound in _ranges(record) if not sound]
     wrong += [] if path == record_file(record.job_id) else ["job_id"]
     if wrong:
-        raise JOB_RECORD_BROKEN.error(path, f"these are not what they must be: {', '.join(wrong)}")
+        raise JOB_RECORD_BROKEN.error(path, f"invalid fields: {', '.join(wrong)}")
     return record
 
 

@@ -27,7 +27,7 @@ from vidqa.spec.parent_layers import view_of
 
 CARD = "README.md"
 LARGER_MACHINE = (
-    "read what it wrote; if it was killed, memory for the whole model was missing: run it on a larger machine"
+    "read its output; if it was killed, the whole model did not fit into memory: run it on a larger machine"
 )
 
 
@@ -65,10 +65,10 @@ def _require_free(out: Path, facts: dict[str, Any], identity: dict[str, Any]) ->
     if not out.is_dir() or not any(out.iterdir()) or identity_there == identity:
         return
     if not isinstance(identity_there, dict):
-        raise OUTPUT_EXISTS.error(out, "it holds files that this script has not written")
+        raise OUTPUT_EXISTS.error(out, "it contains files that this script did not write")
     kind = "merged" if identity_there.get("merged") else "as it is"
     run, export = identity_there.get("run"), identity_there.get("export")
-    raise OUTPUT_EXISTS.error(out, f"it holds the export {export} of the run {run}, {kind}, or an older one")
+    raise OUTPUT_EXISTS.error(out, f"it contains the export {export} of the run {run}, {kind}, or an older one")
 
 
 def _make(source: ExportSource, out: Path, identity: dict[str, Any], *, merge: bool) -> dict[str, Any]:

@@ -85,10 +85,10 @@ def find(job: str) -> JobRecord:
             return observe(record)
         below = below or (record if os.path.dirname(run_dir) == folder else None)
     if below:
-        remedy = f"name a job; the newest of them: {command('jobs', 'status', below.job_id)}"
-        raise JOB_NOT_FOUND.error(job, "it is no run folder, and holds run folders of jobs", remedy)
+        remedy = f"give a job; the newest of them: {command('jobs', 'status', below.job_id)}"
+        raise JOB_NOT_FOUND.error(job, "it is not a run folder, but contains run folders of jobs", remedy)
     if (name := os.path.basename(folder)) not in records.names():
-        raise JOB_NOT_FOUND.error(job, f"it is the run folder of no job in {environment.jobs_folder()}")
+        raise JOB_NOT_FOUND.error(job, f"it is not the run folder of a job in {environment.jobs_folder()}")
     return observe(records.read(name))
 
 
@@ -120,7 +120,7 @@ def id_needed(verb: str) -> ProblemError:
     except ProblemError:
         return JOB_NOT_FOUND.error("JOB", f"{verb} changes a job, and none is named")
     whose = f"the last one that was launched from this folder is {record.job_id}, {record.state}"
-    advice = f"if that is the one: {command('jobs', verb, record.job_id)}"
+    advice = f"to use that job: {command('jobs', verb, record.job_id)}"
     return JOB_NOT_FOUND.error("JOB", f"{verb} changes a job, and none is named; {whose}", advice)
 
 
@@ -226,13 +226,13 @@ def _problem_of(record: JobRecord) -> Problem:
     if message == LAUNCHER_ENDED:
         return JOB_FAILED.at(record.job_id, message, f"start it again: {retry}")
     if message.startswith(NOT_STARTED):
-        advice = f"correct what the message says, then: {retry}; with other settings of your place: --site FILE"
+        advice = f"correct what the message says, then: {retry}; with other site settings: --site FILE"
         return JOB_FAILED.at(record.job_id, message, advice)
     if why and why["class"] == failure.IMAGE:
-        advice = f"repair the image, or the Python of its environment, then: {retry}; other settings of your place: "
+        advice = f"repair the image, or the Python of its environment, then: {retry}; other site settings: "
         return JOB_FAILED.at(record.job_id, message, f"{advice}--site FILE; for another image, launch the spec again")
     if why and why["class"] == failure.INFRASTRUCTURE:
-        return JOB_FAILED.at(record.job_id, message, f"it goes on from its newest checkpoint: {retry}")
+        return JOB_FAILED.at(record.job_id, message, f"it continues from its newest checkpoint: {retry}")
     return JOB_FAILED.at(record.job_id, message, f"read its log: {record.log}")
 
 

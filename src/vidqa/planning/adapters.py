@@ -89,11 +89,11 @@ def adapter_problems(folder: Path, shapes: Mapping[str, tuple[int, ...]], precis
     problems = []
     if different := sorted(stored.keys() ^ added.keys()):
         missing = len(added.keys() - stored.keys())
-        message = f"{missing} tensors of the run are not in it, {len(different) - missing} of it are not the run's: "
+        message = f"{missing} tensors of the run are missing, {len(different) - missing} in it are not the run's: "
         problems.append(ADAPTER_MISMATCH.at(folder / WEIGHTS, message + ", ".join(different[:3])))
     unlike = [name for name in stored.keys() & added.keys() if stored[name] != added[name]]
     for name in sorted(unlike)[:3]:
-        message = f"{name} has shape {list(stored[name])}, the base model makes it {list(added[name])}"
+        message = f"{name} has shape {list(stored[name])}, the base model needs {list(added[name])}"
         problems.append(ADAPTER_MISMATCH.at(folder / WEIGHTS, message))
     return problems
 

@@ -75,7 +75,7 @@ def pair_problems(spec: object, sets: Mapping[str, Sequence[Record]]) -> list[Pr
         if not learns_pairs(spec):
             if paired and isinstance(spec, TrainSpec) and name in ("train", "validation"):
                 objective = f'engine.objective = "{spec.engine.objective}"'
-                message = f"{len(paired)} records have a rejected answer, and {objective} does not use it"
+                message = f"{len(paired)} records have a rejected answer, but {objective} does not use it"
                 problems.append(SAMPLE_ANSWERS.at(name, message, severity="warning"))
             continue
         if missing := [record for record in records if not record.rejected]:

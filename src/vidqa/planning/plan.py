@@ -216,4 +216,4 @@ def too_long(samples: Sequence[Sample], longest: int) -> list[Sample]:
 def without_labels(samples: Sequence[Sample]) -> list[Problem]:
     """SAMPLE_ANSWERS for every training sample without a supervised token."""
     without = [sample for sample in samples if not sample.supervised]
-    return [SAMPLE_ANSWERS.at(sample.record.place, "no token of it is learned") for sample in without]
+    return [SAMPLE_ANSWERS.at(sample.record.place, "it has no trained token") for sample in without]

@@ -18,7 +18,7 @@ from vidqa.spec.quantize_tables import GROUPED, Quantize, few_samples
 
 # Linear layers that inference programs fuse into one matrix product, so that they must share a scheme.
 FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
-NAME_MODULES = "name decoder modules that stay as they are, such as layers\\.0\\. or down_proj"
+NAME_MODULES = "name decoder modules to leave unquantized, such as layers\\.0\\. or down_proj"
 WEIGHT = ".weight"
 BF16 = 2
 NVFP4_GROUP = 16  # weights that share a scale, of one byte
@@ -89,9 +89,9 @@ def _group_problems(modules: dict[str, tuple[int, int]], quantize: Quantize) -> 
     if not wrong:
         return []
     name, width = next(iter(wrong.items()))
-    message = f"{size} does not divide the {width} inputs of {name} ({len(wrong)} layers are like it)"
+    message = f"{size} does not divide the {width} inputs of {name} ({len(wrong)} such layers)"
     possible = [str(group) for group in (128, 64, 32, 16) if not any(w % group for _, w in modules.values())]
-    remedy = "choose a scheme whose scales are of whole rows, such as FP8_DYNAMIC or W8A8"
+    remedy = "choose a scheme with one scale per row, such as FP8_DYNAMIC or W8A8"
     if possible and quantize.quantization_scheme in GROUPED:
         remedy = f"set quantize.group_size to {' or '.join(possible)}"
     return [VALUE.at("quantize.group_size", message, remedy)]
@@ -116,5 +116,5 @@ def overlap_problems(records: Iterable[Record], protected: Iterable[Record]) -> 
     if not shared:
         return []
     first, other = sorted(shared)[0]
-    message = f"{len(shared)} videos or images of the evaluation calibrate: {first} is {other}"
+    message = f"{len(shared)} calibration videos or images are in the evaluation set: {first} is {other}"
     return [QUANTIZE_CALIBRATION.at("dataset.annotation_path", message)]

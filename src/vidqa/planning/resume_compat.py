@@ -26,7 +26,7 @@ from vidqa.spec import effective_batch, load_training
 from vidqa.spec.keys import flat, leaves
 from vidqa.spec.models import TrainSpec
 
-FIXED_PARTS = {"order": "the order of samples", "weights": "what the saved weights mean"}
+FIXED_PARTS = {"order": "the order of samples", "weights": "the meaning of the saved weights"}
 # The following are prefixes of dotted keys.
 SAMPLE_KEYS = ("custom.vision.", "custom.system_prompt", "custom.train_dataset.response_mode")
 OBJECTIVE_KEYS = (  # below train.train_policy
@@ -92,7 +92,7 @@ def compare(
     recorded = _recorded_spec(checkpoint, before)
     differences = ["unknown: the checkpoint does not say with which spec it was trained"]
     if recorded is not None:
-        refused["what is seen of a sample"], differences = spec_changes(recorded, now["spec"])
+        refused["the input of a sample"], differences = spec_changes(recorded, now["spec"])
     return [f"{title} would change: {', '.join(changed)}" for title, changed in refused.items() if changed], differences
 
 

@@ -181,8 +181,8 @@ class Planner:
         if isinstance(medium, tuple):
             raise ProblemError(medium)
         if medium.plan.kind != ref.kind:
-            message = f"it is named as {ref.kind} here, and as {medium.plan.kind} elsewhere"
-            raise FIELD.error(ref.key, message, "name the file as what it is in every record")
+            message = f"it is listed as {ref.kind} here, and as {medium.plan.kind} elsewhere"
+            raise FIELD.error(ref.key, message, "list the file as what it is in every record")
         return medium
 
     def set_headers(self, headers: Mapping[str, Header]) -> None:
@@ -203,7 +203,7 @@ class Planner:
         except ProblemError as bad:
             return tuple(bad.problems)
         if plan.tokens > MOST_TOKENS:
-            message = f"it would have {plan.tokens:,} tokens; no model reads more than {MOST_TOKENS:,}"
+            message = f"it would have {plan.tokens:,} tokens; no model supports more than {MOST_TOKENS:,}"
             return (MEDIA_KEYS.at(ref.key, message, "lower min_pixels"),)
         token_ids = self.chat.expansion(plan)
         last_placeholder = int(np.flatnonzero(token_ids == self.chat.slot_ids[plan.kind])[-1])

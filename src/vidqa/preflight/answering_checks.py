@@ -161,7 +161,7 @@ def _encoder_folders(inputs: Inputs, keys: Collection[str], without: str) -> lis
     for key, folder in folders.items():
         missing = (names for names in ENCODER_FILES if not any((folder / name).is_file() for name in names))
         if names := next(missing, None):
-            problems.append(METRIC_UNAVAILABLE.at(key, f"{folder} holds none of {', '.join(names)}"))
+            problems.append(METRIC_UNAVAILABLE.at(key, f"{folder} contains none of {', '.join(names)}"))
     return problems
 
 

@@ -158,5 +158,5 @@ def _format(spec: GrpoSpec, records: Sequence[Record]) -> list[Problem]:
     shown = [spec.custom.system_prompt, *(text for record in records for text in (record.question, record.answer))]
     if any("<answer>" in text for text in shown):
         return []
-    message = "reward_function has format, and neither custom.system_prompt nor any record says <answer>"
+    message = "reward_function has format, but neither custom.system_prompt nor any record contains <answer>"
     return [REWARD_FORMAT.at("train.train_policy.reward_function", message, severity="warning")]

@@ -127,12 +127,12 @@ def eight_bits(inputs: Inputs) -> list[Problem]:
         return []
     if (key := bitsandbytes_key(inputs.training)) is not None:
         remedy = f"leave {key} at its default, or use a GPU from sm_75 on"
-        message = f"bitsandbytes has no kernels for it, {key} asks for them"
+        message = f"bitsandbytes has no kernels for it, {key} needs them"
         return _unfit_gpus(inputs, lambda arch: version_of(arch) >= FIRST_OF_BITSANDBYTES, message, remedy)
     if not inputs.training.train.fp8.enable_fp8:
         return []
     remedy = "set train.fp8.enable_fp8 = false, or use a GPU from sm_89 on"
-    message = "it multiplies no 8-bit floats, train.fp8 asks for it"
+    message = "it does not support 8-bit floats, which train.fp8 needs"
     return _unfit_gpus(inputs, lambda arch: version_of(arch) >= FIRST_WITH_FP8, message, remedy)
 
 
@@ -162,7 +162,7 @@ def _architectures(inputs: Inputs, build: Build | None) -> list[Problem]:
         inputs.facts["engine_architectures"] = list(COSMOS_RL_GPUS)
         released = [version_of(arch) for arch in COSMOS_RL_GPUS]
         message = f"NVIDIA's cosmos-rl image is released for {', '.join(COSMOS_RL_GPUS)}"
-        remedy = "use one of these GPUs, an image that is released for yours, or our own engine"
+        remedy = "use one of these GPUs, an image that is released for yours, or the native engine"
         return _unfit_gpus(inputs, lambda arch: version_of(arch) in released, message, remedy)
     built = build.architectures if build else ()
     inputs.facts["engine_architectures"] = list(built) or "asked of torch where the GPU is"
@@ -188,13 +188,13 @@ def output_folder(inputs: Inputs) -> list[Problem]:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".preflight-") as file:
             return clock_skew(folder, os.stat(file.name).st_mtime, before, time.time())
     except OSError as failed:
-        return [FILE_REFUSED.at(folder, f"a file cannot be made here: {failed.strerror or failed}")]
+        return [FILE_REFUSED.at(folder, f"a file cannot be created here: {failed.strerror or failed}")]
 
 
 def clock_skew(folder: Path, file_time: float, before: float, after: float) -> list[Problem]:
     """Check that the time of a new file is between `before` and `after` on this machine's clock."""
     skew_s = min(0.0, file_time - before) + max(0.0, file_time - after)
-    message = f"a file made now bears a time {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'ago'}"
+    message = f"a new file has a timestamp {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'ago'}"
     return [MACHINE_LIMITS.at(folder, message, severity="warning")] if abs(skew_s) > MOST_SKEW_S else []
 
 
@@ -203,7 +203,7 @@ def shared_memory(inputs: Inputs) -> list[Problem]:
         return []
     shm = os.statvfs("/dev/shm")
     size = shm.f_frsize * shm.f_blocks
-    message = f"it holds {size / 1024**2:.0f} MiB; {inputs.processes} processes want {SHM_NEEDED / 1024**2:.0f}"
+    message = f"it has {size / 1024**2:.0f} MiB; {inputs.processes} processes need {SHM_NEEDED / 1024**2:.0f}"
     return [MACHINE_LIMITS.at("/dev/shm", message, severity="warning")] if size < SHM_NEEDED else []
 
 
@@ -224,7 +224,7 @@ def suitable(inputs: Inputs) -> list[Problem]:
         job_spec = load_job_spec(inputs.action, inputs.spec_path, fetch=False, settings=settings)
     except ProblemError as unresolved:
         first = unresolved.problems[0]
-        raise Skip(f"the job cannot be put together: {first.code} at {first.where}") from unresolved
+        raise Skip(f"the job cannot be rendered: {first.code} at {first.where}") from unresolved
     job = launch.job_of(job_spec, where, settings, resources, job_spec.output_dir / "preflight", "preflight")
     problems = [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)]
     # A launch cannot write the run folder from here: the next step is to submit the files by hand.

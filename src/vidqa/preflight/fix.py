@@ -74,7 +74,7 @@ def fix_annotations(spec_path: Path, action: str, target: Path) -> FixReport:
     usable, and the problems of reading the spec and the file.
     """
     if target.exists():
-        raise codes.OUTPUT_EXISTS.error(target, "a file of this name exists already", "name a new file with --fix")
+        raise codes.OUTPUT_EXISTS.error(target, "a file of this name exists already", "give a new file with --fix")
     run_spec, (data, *_) = spec.load(spec_path, action), actions.action(action).data
     path, media_path = value_at(run_spec, data.annotations), value_at(run_spec, data.media)
     source = open_source(path, str(media_path))
@@ -89,7 +89,7 @@ def fix_annotations(spec_path: Path, action: str, target: Path) -> FixReport:
     fixer = _RowFixer(replace(source.media, closed=False), fixed, _broken_before(spec_path))
     good_rows = fixer.fix_rows(rows)
     if not good_rows:
-        remedy = "look at the problems of the data group: one cause, such as a wrong media path, often explains all"
+        remedy = "read the problems of the data group: often all have one cause, such as a wrong media path"
         raise codes.EMPTY.error(original, f"none of {len(rows)} records can be used", remedy)
     fixed.records = len(good_rows)
     write_json(target, good_rows)
@@ -140,7 +140,7 @@ class _RowFixer:
                 self.fixed.note(what, self._place(index), change)
         record, problems = self._read(row, index)
         if problems or record is None:
-            return f"{problems[0].code}: {problems[0].message}" if problems else "it holds no record"
+            return f"{problems[0].code}: {problems[0].message}" if problems else "it contains no record"
         return record
 
     def _read(self, row: Any, index: int) -> tuple[Record | None, list[Problem]]:
@@ -174,7 +174,7 @@ class _RowFixer:
         """The row for a JSON file: without non-JSON values, and with media named by their paths."""
         row = named_by_path(pair, self.source.root).row if self.source.named is not None else pair.row
         for name in [name for name, value in row.items() if not is_json(value)]:
-            self.fixed.note("field", place, f"{name} left out: it is no JSON")
+            self.fixed.note("field", place, f"{name} left out: it is not JSON")
             row = {field: value for field, value in row.items() if field != name}
         return row
 

@@ -125,7 +125,7 @@ class Inputs:
     def require_visible(self, *paths: str | Path) -> None:
         """Raise Skip if the platform settings declare that one of these is only on the cluster."""
         if unseen := [path for path in paths if site.is_unseen(self.site, path)]:
-            raise Skip(f"{unseen[0]} is on the cluster alone, as `cluster_paths` declares")
+            raise Skip(f"{unseen[0]} is only on the cluster, as `cluster_paths` declares")
 
     @once
     def evaluation(self) -> EvaluateSpec | None:

@@ -38,8 +38,8 @@ SCHEMA_VERSION = 1
 UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.ValidationError)
 PLAN = ".msgpack"
 NO_REPORT = (
-    "no passed preflight of this spec, data and model is kept: everything is checked now but the frames of videos "
-    "(scripts/preflight.py decodes them, too)"
+    "no passed preflight of this spec, data and model is recorded: everything is checked now except the frames of "
+    "videos (scripts/preflight.py decodes them, too)"
 )
 MOST = 100  # reports; the oldest are removed
 MOST_PLAN_BYTES = 1 << 30  # of all plans; the oldest are removed
@@ -88,7 +88,7 @@ def ready(
         return Readiness(PASSED if cached.decoded else AT_LAUNCH, plan=_plan_at(path))
     note(NO_REPORT)
     if cached and cached.options:
-        note(f"the failed preflight's options hold until it runs again with others: {cached.options}")
+        note(f"the failed preflight's options apply until it runs again with others: {cached.options}")
     from vidqa.preflight.report import check_at_launch  # imports all checks and their libraries
 
     problems = check_at_launch(job_spec, spec_path, platform_name, resources, engine, cached, fetch=fetch)

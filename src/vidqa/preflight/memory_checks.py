@@ -37,7 +37,7 @@ ADAPTERS: Change = {"policy.lora": {}, "policy.freeze_pattern": None, "policy.tr
 NOTHING_HELPS = (
     "no change of the spec makes it fit: use GPUs with more memory, a smaller model, or fewer and smaller frames"
 )
-RAISE = "raise engine.gpu_memory_gib, which leaves the rest of the GPU to others"
+RAISE = "raise engine.gpu_memory_gib, which is the share of the GPU for this job"
 
 
 def memory(inputs: Inputs, train_spec: TrainSpec) -> list[Problem]:

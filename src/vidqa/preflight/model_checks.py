@@ -80,7 +80,7 @@ def continued_adapter(inputs: Inputs) -> list[Problem]:
         return []
     folder = Path(os.path.expanduser(lora.lora_path))
     if not os.path.isfile(folder / CONFIG):
-        what = f"it holds no {CONFIG}" if os.path.isdir(folder) else "there is no such folder"
+        what = f"it contains no {CONFIG}" if os.path.isdir(folder) else "there is no such folder"
         return [MODEL_BROKEN.at(f"policy.lora.lora_path = {folder}", what)]
     added = {part.name: part.shape for part in inputs.parameters(inputs.training) if part.added}
     problems = adapter_problems(folder, added, inputs.training.policy.quantization)
@@ -102,7 +102,7 @@ def tied_adapters(inputs: Inputs) -> list[Problem]:
     if lora is None or not inputs.sizes.text.tied:
         return []
     named = [module for module in lora.target_modules if module.rsplit(".", 1)[-1] in TIED]
-    message = "the model ties its head to its token embeddings, and an adapter on one of them leaves the other as it is"
+    message = "the model ties its head to its token embeddings, and an adapter on one leaves the other unchanged"
     return [
         TIED_ADAPTER.at("policy.lora.target_modules", f"{module}: {message}", severity="warning") for module in named
     ]

@@ -46,7 +46,7 @@ def room(inputs: Inputs) -> list[Problem]:
     inputs.facts["host_memory"] = {"model_gib": round(needed_gib, 1), "available_gib": round(has, 1)}
     if needed_gib > has:
         message = f"model and activations take {needed_gib:.1f} GiB of host memory; {has:.1f} are available"
-        remedy = "lower quantize.num_calibration_samples, or run it where there is more memory"
+        remedy = "lower quantize.num_calibration_samples, or use a machine with more memory"
         problems.append(MEMORY.at("host memory", message, remedy))
     return problems
 

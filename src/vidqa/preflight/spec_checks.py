@@ -53,7 +53,7 @@ def same_model(inputs: Inputs) -> list[Problem]:
     if not differing:
         inputs.facts["evaluated_model"] = f"{evaluated}, of the same sizes as {trained}"
         return []
-    message = f"{evaluated} is not made of {trained}: {', '.join(differing[:4])}"
+    message = f"{evaluated} is not made from {trained}: {', '.join(differing[:4])}"
     return [COMPARISON_UNEQUAL.at(f"{inputs.evaluate_spec} {key}", message, SAME_MODEL_AND_FRAMES)]
 
 
@@ -103,7 +103,7 @@ def resume_target(inputs: Inputs) -> list[Problem]:
     try:
         before = read_checkpoint(folder)
         if not all(isinstance(before.get(part), dict) for part in resume_compat.FIXED_PARTS):
-            raise ValueError(f"{TRAINER} is not one of this engine")
+            raise ValueError(f"{TRAINER} is not of this engine")
     except ValueError as missing:
         raise RESUME_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: {missing}") from missing
     now = {"weights": _weights(train_spec, inputs), "spec": resume_compat.spec_facts(train_spec)}

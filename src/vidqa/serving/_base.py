@@ -16,8 +16,8 @@ from vidqa.serving.problems import ADDRESS
 
 MB = 1 << 20
 SHORTEST_KEY = 16  # characters; a shorter one could be guessed, and could not be redacted in logs
-NEED_KEY = "Set VIDQA_API_KEY in the environment, or leave --host out: then only this machine reaches the server."
-LONGER_KEY = "Set a longer one, for example that of `openssl rand -hex 24`."
+NEED_KEY = "Set VIDQA_API_KEY in the environment, or omit --host: then only this machine reaches the server."
+LONGER_KEY = "Set a longer one, for example the output of `openssl rand -hex 24`."
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -42,7 +42,7 @@ class Limits:
 def served_key(host: str, key: str | None) -> str | None:
     """The key that clients need. Raises USAGE."""
     if key is None and host not in LOOPBACK:
-        raise USAGE.error("--host", f"{host} is reached by other machines, and VIDQA_API_KEY is not set", NEED_KEY)
+        raise USAGE.error("--host", f"{host} is reachable from other machines, but VIDQA_API_KEY is not set", NEED_KEY)
     if key is not None and len(key) < SHORTEST_KEY:
         raise USAGE.error("VIDQA_API_KEY", f"{len(key)} characters; {SHORTEST_KEY} are needed", LONGER_KEY)
     return key

@@ -93,7 +93,7 @@ class ServerApp:
             Route("/v1/models/{name:path}", self._guarded(self.model), methods=["GET"]),
             Route("/v1/chat/completions", self._guarded(self.chat), methods=["POST"]),
         ]
-        no_such_address = NOT_FOUND.at("address", "there is nothing here", "references/serving.md lists the addresses.")
+        no_such_address = NOT_FOUND.at("address", "there is no such endpoint", "See references/serving.md.")
 
         async def not_found(request: Request, failed: Exception) -> Response:
             return problem_response([no_such_address], getattr(failed, "status_code", 404))
@@ -103,7 +103,7 @@ class ServerApp:
     async def health(self, request: Request) -> Response:
         if self.handler.backend.is_answering:
             return JSONResponse({"status": "ok", "model": self.name})
-        return problem_response([FAILED.at("server", "no answers are generated any more")])
+        return problem_response([FAILED.at("server", "the generator has stopped")])
 
     async def metrics(self, request: Request) -> Response:
         return Response(self.server_metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -153,7 +153,7 @@ class ServerApp:
     def _authorize(self, request: Request) -> None:
         """Raise SERVE_UNAUTHORIZED for another host or a wrong key."""
         if self.allowed_hosts and _host_of(request) not in self.allowed_hosts:
-            message = "the request names another host than this one"
+            message = "the request's Host header is not a name of this machine"
             remedy = f"Use one of {', '.join(sorted(self.allowed_hosts))}, or set a key."
             raise UNAUTHORIZED.error("Host", message, remedy)
         if self.key is not None:
@@ -178,7 +178,7 @@ class ServerApp:
 
     def _require_capacity(self) -> None:
         if self.requests_in_flight >= self.capacity:
-            raise BUSY.error("server", f"{self.requests_in_flight} requests are being answered or wait")
+            raise BUSY.error("server", f"{self.requests_in_flight} requests are running or waiting")
 
     def _parse(self, body: bytes) -> ChatRequest:
         request = parse_request(body)

@@ -34,8 +34,7 @@ from vidqa.serving.schema import NamedMedium
 KINDS = {"video": ("video/", "application/octet-stream"), "image": ("image/", "application/octet-stream")}
 SHOWN = 200  # most characters of a URL in a message
 OTHER_DISK = (
-    "Make room where the server's temporary files are, or start it with TMPDIR on another disk; then send the request "
-    "again."
+    "Free space for the server's temporary files, or start it with TMPDIR on another disk; then send the request again."
 )
 CHUNK = 1 << 16
 PORTS = {"http": 80, "https": 443}
@@ -146,14 +145,14 @@ class MediaAccess:
         try:
             path = self.store.hold(data, held)
         except OSError as full:
-            raise FILE_REFUSED.error(medium.where, f"it cannot be kept: {full.strerror}", OTHER_DISK) from full
+            raise FILE_REFUSED.error(medium.where, f"it cannot be stored: {full.strerror}", OTHER_DISK) from full
         return MediaRef(medium.kind, medium.where, path, size=len(data), keys=medium.keys)
 
     def _local(self, medium: NamedMedium) -> tuple[str, int]:
         """A file of an allowed folder. Files elsewhere get the same refusal whether they exist or not."""
         parts = urlsplit(medium.url)
         name = unquote(parts.path)
-        refused = MEDIA_REFUSED.error(medium.where, f"{_shown(medium.url)} lies in no folder that is allowed")
+        refused = MEDIA_REFUSED.error(medium.where, f"{_shown(medium.url)} is not in an allowed folder")
         if parts.netloc not in ("", "localhost") or not name.startswith("/") or "\0" in name:
             raise refused
         path = os.path.realpath(name)
@@ -165,7 +164,7 @@ class MediaAccess:
             message = f"{_shown(medium.url)}: {missing.strerror}"
             raise MEDIA_UNAVAILABLE.error(medium.where, message) from missing
         if not os.path.isfile(path):
-            raise MEDIA_UNAVAILABLE.error(medium.where, f"{_shown(medium.url)} is no file")
+            raise MEDIA_UNAVAILABLE.error(medium.where, f"{_shown(medium.url)} is not a file")
         if size > self.limits.media_bytes:
             message = f"{size / MB:.0f} MB; at most {self.limits.media_bytes / MB:.0f} MB allowed"
             raise TOO_LARGE.error(medium.where, message)
@@ -183,7 +182,7 @@ def _from_data_url(medium: NamedMedium) -> bytes:
         remedy = f"Send images as image_url and videos as video_url; {medium.kind}_url takes {medium.kind}/..."
         raise REQUEST.error(medium.where, message, remedy)
     if medium.kind == "video" and "," in body:
-        message = "several parts: single frames are not taken, only a video file, whose times are known"
+        message = "several parts: single frames are not supported, only a video file, which has timestamps"
         raise REQUEST.error(medium.where, message, "Send the video file, or the frames as images.")
     try:
         return base64.b64decode(body, validate=True)
@@ -214,7 +213,7 @@ def download(url: str, hosts: Hosts, limits: Limits, where: str) -> bytes:
         return data
     except BROKEN as failed:
         is_late = time.monotonic() >= deadline
-        reason = f"not there within {limits.fetch_s:g} s" if is_late else str(failed) or type(failed).__name__
+        reason = f"no response within {limits.fetch_s:g} s" if is_late else str(failed) or type(failed).__name__
         raise MEDIA_UNAVAILABLE.error(where, f"{host}:{port} gives no file: {reason}") from failed
 
 
@@ -225,8 +224,8 @@ def _checked_address(host: str, port: int, where: str) -> str:
         return host
     private = [address for address in addresses if not _is_public(address)]
     if private:
-        message = f"{host} resolves to {private[0]}, which is no public address"
-        raise MEDIA_REFUSED.error(where, message, "Allow the address itself, and write it into the request.")
+        message = f"{host} resolves to {private[0]}, which is not a public address"
+        raise MEDIA_REFUSED.error(where, message, "Allow the IP address (--allow-host), and request that.")
     return min(addresses)
 
 

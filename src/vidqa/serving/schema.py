@@ -213,7 +213,7 @@ def parse_request(body: bytes) -> ChatRequest:
     except ValueError as broken:
         raise REQUEST.error("body", f"it is not JSON: {broken}") from broken
     if not isinstance(table, dict):
-        raise REQUEST.error("body", f"it holds {type(table).__name__}, not an object")
+        raise REQUEST.error("body", f"it is {type(table).__name__}, not an object")
     _require_few_values(table)
     for name in IGNORED:
         table.pop(name, None)
@@ -236,7 +236,7 @@ def _require_few_values(body: dict[str, Any]) -> None:
         container = containers.pop()
         count += len(container)
         if count > MOST_VALUES:
-            raise REQUEST.error("body", f"it holds more than {MOST_VALUES} values")
+            raise REQUEST.error("body", f"it has more than {MOST_VALUES} values")
         values = container.values() if isinstance(container, dict) else container
         containers += [value for value in values if isinstance(value, (dict, list))]
 
@@ -244,11 +244,11 @@ def _require_few_values(body: dict[str, Any]) -> None:
 def _check(request: ChatRequest) -> None:
     """Check rules over several fields."""
     if request.max_tokens and request.max_completion_tokens:
-        raise REQUEST.error("max_completion_tokens", "max_tokens is its older name; both are there")
+        raise REQUEST.error("max_completion_tokens", "max_tokens is its older name; both are set")
     if request.top_logprobs and not request.logprobs:
         raise REQUEST.error("top_logprobs", "it needs logprobs: true")
     if request.top_logprobs and request.stream:
-        raise REQUEST.error("top_logprobs", "a stream has the log-probability of each chosen token alone")
+        raise REQUEST.error("top_logprobs", "a stream has only the log-probability of each chosen token")
     if request.stream_options and not request.stream:
         raise REQUEST.error("stream_options", "it needs stream: true")
     form = request.response_format
@@ -256,7 +256,7 @@ def _check(request: ChatRequest) -> None:
         raise REQUEST.error("response_format", "json_schema belongs to the type json_schema")
     named = (request.guided_choice, request.structured_outputs, form if form and form.type != "text" else None)
     if sum(choice is not None for choice in named) > 1:
-        raise REQUEST.error("response_format", "the answer can be given one form only; several are asked for")
+        raise REQUEST.error("response_format", "the answer can have only one form; several are requested")
     structured = request.structured_outputs
     if structured and (structured.choice is None) == (structured.json_ is None):
         raise REQUEST.error("structured_outputs", "exactly one of choice and json is needed")

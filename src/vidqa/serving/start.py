@@ -50,7 +50,7 @@ def _check(options: Namespace) -> None:
     try:
         Hosts.parse(options.allow_host)
     except ValueError as wrong:
-        raise USAGE.error("--allow-host", str(wrong), "name it as HOST or HOST:PORT") from wrong
+        raise USAGE.error("--allow-host", str(wrong), "write HOST or HOST:PORT") from wrong
     for folder in options.allow_path:
         if not os.path.isdir(folder):
             raise USAGE.error("--allow-path", f"there is no folder {folder}", "correct its name")

@@ -26,7 +26,7 @@ from vidqa.spec.schedule import effective_batch, total_steps, train_samples
 
 ROOT_REMEDY = (
     "put annotations.json there; a file, a captions folder, shards, a data set of the hub, or a split of one, such as "
-    "DATA#train[:100], is named with --set '{annotations}={root}' (and --set {media}=FOLDER where media lie elsewhere)"
+    "DATA#train[:100], needs --set '{annotations}={root}' (and --set {media}=FOLDER if media are elsewhere)"
 )
 
 
@@ -107,7 +107,7 @@ def _absolute(place: str) -> str:
 
 
 def _no_run(which: str) -> Layer:
-    raise NO_RUN.error("--which", f"{which} is asked for, and no run is named", "name the run with --parent-run")
+    raise NO_RUN.error("--which", f"{which} is requested without a run", "give the run with --parent-run")
 
 
 def profile_layer(action: str, name: str | None) -> Layer:
@@ -139,7 +139,7 @@ def _root_layer(request: Request, part: str, root: str) -> Layer:
     else:
         folder = absolute(root)
         if (file := annotations_in_folder(folder)) is None:
-            what = "there is no annotations.json in it" if os.path.isdir(folder) else "it is no folder"
+            what = "there is no annotations.json in it" if os.path.isdir(folder) else "it is not a folder"
             raise FILE.error(folder, what, ROOT_REMEDY.format(annotations=annotations, root=root, media=media))
         archives = archives_in(folder) if request.target == "cosmos-rl" else []
         table = {annotations: str(file), media: str(next(iter(archives), folder))}
@@ -169,10 +169,10 @@ def _of_steps(request: Request, resolved: Resolved) -> list[Problem]:
     before, now = plan.get("total_steps"), total_steps(spec, samples)
     if isinstance(before, int) and before != now:
         message = (
-            f"the {spec.train.epoch} epochs of {earlier} are kept: with {samples} samples they are {now} steps of "
-            f"{effective_batch(spec)}, there {before} with {plan.get('train_samples')}"
+            f"train.epoch is {spec.train.epoch} as in {earlier}: with {samples} samples this is {now} steps of "
+            f"{effective_batch(spec)}; there it was {before} with {plan.get('train_samples')}"
         )
-        remedy = "set train.epoch for other steps; for as many passes over the data as there, nothing"
+        remedy = "set train.epoch for another number of steps; the number of passes over the data is the same"
         problems.append(CONFLICT.at("train.epoch", message, remedy, severity="warning"))
     return problems
 

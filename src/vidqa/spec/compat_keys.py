@@ -181,7 +181,7 @@ RENAMED = {
     "train.validation_batch_per_replica": "validation.batch_size",
 }
 # Keys that belong to something other than a spec: what that is, and what to write instead.
-_LOADER = "write a function that yields the records of this set, and let custom.loader name it: FILE.py:FUNCTION"
+_LOADER = "write a function that yields the records of this set, and set custom.loader to FILE.py:FUNCTION"
 OF_THEIR_LOADERS = {"custom.dataset.dataset_root": _LOADER, "custom.dataset.meta_file": _LOADER}
 NO_SPECS = {
     **{path: ("the loader of a recipe of the cookbook alone", _LOADER) for path in OF_THEIR_LOADERS},

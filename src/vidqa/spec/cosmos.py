@@ -45,7 +45,7 @@ def target_table(spec: Spec, train_samples: int | None = None) -> tuple[dict[str
         return cosmos_table(spec, train_samples)
     if isinstance(spec, EvaluateSpec):
         return _evaluator_table(spec)
-    message = "only the specs of a training and of an evaluation are written in the container's keys"
+    message = "only train and evaluate specs can be written for cosmos-rl"
     return {}, [NOT_SUPPORTED.at("--target", message, "use --target native")]
 
 
@@ -132,7 +132,7 @@ def _is_lost(path: str, value: Any) -> bool:
 
 def _lost(path: str, value: Any) -> Problem:
     severity = "error" if path.startswith(("policy.lora", "engine.objective")) else "warning"
-    message = f"NVIDIA's container has no {path} = {value!r}; it is left out"
+    message = f"cosmos-rl does not support {path} = {value!r}; it is left out"
     return NOT_SUPPORTED.at(path, message, "remove it, or use --target native", severity=severity)
 
 
@@ -160,7 +160,7 @@ def missing_fps(path: str, key: str) -> list[Problem]:
         records = []
     if not records or collector.errors:
         message = f"{path} cannot be read here, so its video_fps fields are not checked"
-        return [NOT_SUPPORTED.at(key, message, "see that every video has video_fps", severity="warning")]
+        return [NOT_SUPPORTED.at(key, message, "make sure that every video has video_fps", severity="warning")]
     missing = [
         index
         for index, record in enumerate(records)

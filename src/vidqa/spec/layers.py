@@ -84,7 +84,7 @@ def texts(value: Any, _above: tuple[int, ...] = (), _visited: set[int] | None = 
     if not isinstance(value, dict | list):
         return
     if id(value) in _above or len(_above) > DEEPEST:
-        raise ValueError(f"a part holds itself, or lies deeper than {DEEPEST} levels")
+        raise ValueError(f"a table contains itself, or is nested deeper than {DEEPEST} levels")
     if id(value) in visited:
         return
     visited.add(id(value))
@@ -262,8 +262,8 @@ def action_of(spec_path: Path) -> str:
     if most and all(own[name] == own[best[0]] for name in best):
         return best[0]
     tables = ", ".join(sorted(_tables(layer))) or "none"
-    message = f"its tables ({tables}) are of no single action"
-    raise ACTION.error(spec_path, message, "say " + " or ".join(f"--action {name}" for name in best))
+    message = f"its tables ({tables}) do not belong to a single action"
+    raise ACTION.error(spec_path, message, "give " + " or ".join(f"--action {name}" for name in best))
 
 
 def require_action(layer: Layer, spec_path: Path, action: str) -> None:
@@ -273,8 +273,8 @@ def require_action(layer: Layer, spec_path: Path, action: str) -> None:
     mine = own[actions.action(action).name]
     other = max(own, key=lambda name: len(own[name]))
     if len(own[other]) > len(mine) and (not mine or mine < own[other]):
-        message = f"{action} is asked for, and this is a spec for {other}"
-        raise ACTION.error(spec_path, message, f"name a spec that build_spec.py {action} wrote, or ask for {other}")
+        message = f"the action is {action}, but this is a spec for {other}"
+        raise ACTION.error(spec_path, message, f"give a spec that build_spec.py {action} wrote, or use action {other}")
 
 
 def _tables_by_action(layer: Layer) -> dict[str, set[str]]:

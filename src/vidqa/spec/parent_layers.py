@@ -37,10 +37,10 @@ def parent_layer(action: str, run: Path, which: str | None) -> Layer:
     """
     parent = actions.action(action).parent
     if parent is None:
-        raise NO_RUN.error("--parent-run", f"a spec for {action} takes nothing from a run", "leave it out")
+        raise NO_RUN.error("--parent-run", f"a spec for {action} reads nothing from a run", "leave --parent-run out")
     if action == "train" and is_adapter(run):
         if which is not None:
-            raise NO_RUN.error("--which", f"{which} is asked for, and {run} is an adapter, not a run", "leave it out")
+            raise NO_RUN.error("--which", f"{which} is requested, but {run} is an adapter, not a run", "leave it out")
         return Layer(f"{PARENT_LAYER} {run}", begun_with(run))
     which = parent.save if which is None else which
     home = run_folder_of(run)
@@ -59,7 +59,7 @@ def model_layer(action: str, name: str, which: str | None = None) -> Layer:
     if not any(os.path.isfile(place / file) for file in ("config.json", ADAPTER)):
         return parent_layer(action, place, which)
     if which is not None:
-        raise NO_RUN.error("--which", f"{which} is asked for, and {place} is a model, not a run", "leave it out")
+        raise NO_RUN.error("--which", f"{which} is requested, but {place} is a model, not a run", "leave it out")
     return Layer(f"model {name}", _of_evaluation(trained_view(place)) | model_keys(action, place))
 
 

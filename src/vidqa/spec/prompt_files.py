@@ -37,7 +37,7 @@ def prompt_layer(path: Path | None, *, reasoning: bool = False) -> Layer:
         elif name == "sampling_params" and isinstance(value, dict):
             values |= _sampling(written, value, problems)
         else:
-            message = f"{name} is none of {', '.join(PROMPTS)} and sampling_params, or not of its type"
+            message = f"{name} is not {', '.join(PROMPTS)} or sampling_params, or has the wrong type"
             problems.append(FILE.at(place(written, str(name)), message))
     raise_errors(problems)
     if reasoning:
@@ -57,6 +57,6 @@ def _sampling(written: Layer, params: dict[str, Any], problems: list[Problem]) -
         if name in SAMPLING:
             values[SAMPLING[name]] = max(0, value) if name == "top_k" and isinstance(value, int) else value
         elif (name, value) != ("n", 1):
-            message = f"{name} is not taken; sampling_params may hold {', '.join(SAMPLING)}"
+            message = f"{name} is not supported; sampling_params may have {', '.join(SAMPLING)}"
             problems.append(FILE.at(place(written, str(name)), message))
     return values

@@ -119,7 +119,7 @@ def needs_calibration(quantize: Quantize) -> bool:
 def few_samples(quantize: Quantize, count: int) -> str:
     """An error message if there are too few samples; empty if there are enough."""
     if count < FEWEST:
-        return f"{count} samples calibrate; at least {FEWEST} are needed"
+        return f"{count} calibration samples; at least {FEWEST} are needed"
     if count < FEW and not quantize.force:
-        return f"{count} samples calibrate; fewer than {FEW} need quantize.force = true"
+        return f"{count} calibration samples; fewer than {FEW} need quantize.force = true"
     return ""

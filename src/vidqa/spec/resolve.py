@@ -216,13 +216,13 @@ def _unfit(path: str, value: Any, layer: Layer) -> list[Problem]:
         "".join(strings).encode("utf-8")
     except ValueError as broken:
         remedy = f"use UTF-8, in names of folders too, and at most {DEEPEST} levels"
-        return [FILE.at(place(layer, path), f"{path} cannot be written again: {broken}", remedy)]
+        return [FILE.at(place(layer, path), f"{path} cannot be written to the run's spec: {broken}", remedy)]
     if any(redacted(text) != text for text in strings):
-        return [SECRET.at(place(layer, path), f"{path} holds a token or a password")]
+        return [SECRET.at(place(layer, path), f"{path} contains a token or a password")]
     odd = control_characters("".join(strings))
     if odd and path.rpartition(".")[2] not in PROMPTS:
-        remedy = "rename the file or folder; a prompt alone may have several lines"
-        return [VALUE.at(place(layer, path), f"{path} holds {odd}", remedy)]
+        remedy = "rename the file or folder; only prompts may have several lines"
+        return [VALUE.at(place(layer, path), f"{path} contains {odd}", remedy)]
     return []
 
 
@@ -236,7 +236,7 @@ def _explain(action: str, merger: _LayerMerger, wrong: list[str]) -> list[Proble
         if path == "train.train_policy.trainer_type" and "train.train_policy.type" in wrong:
             continue  # the same value again
         if path == "train.train_policy.type":
-            problems.append(ACTION.at(where, f"the kind of training is {shown}", KINDS))
+            problems.append(ACTION.at(where, f"the training type is {shown}", KINDS))
             continue
         field = leaves(action).get(path)
         code = UNKNOWN_KEY if field is None else VALUE

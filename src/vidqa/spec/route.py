@@ -43,10 +43,10 @@ def route_train(automl: str, root: Path) -> Decision:
     ]
     cost = {key: value for key in ("trials", "reruns") if isinstance(value := value_in(config, f"automl.{key}"), int)}
     if isinstance(config, dict) and value_in(config, "automl.runnable") is not True:
-        remedy = "train directly with --automl off, or set automl.runnable where scripts/run_automl.py is there"
+        remedy = "train directly with --automl off, or set automl.runnable if scripts/run_automl.py exists"
         problems.append(AUTOML_NOT_RUNNABLE.at(root / CONFIG, f"automl.runnable is not true in {CONFIG}", remedy))
     elif isinstance(config, dict) and len(cost) < 2:
-        message = f"automl.trials or automl.reruns is no number in {CONFIG}"
+        message = f"automl.trials or automl.reruns is not a number in {CONFIG}"
         problems.append(AUTOML_NOT_RUNNABLE.at(root / CONFIG, message))
     if not problems:
         why = "AutoML is on for this run" if automl == "on" else "AutoML is enabled and not turned off for this run"

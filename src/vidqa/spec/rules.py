@@ -31,7 +31,7 @@ HF_MODEL = re.compile(r"^hf_model://[\w.-]+/[\w.-]+(@[\w./-]+)?$")
 BARE_ID = re.compile(r"^[\w-][\w.-]*/[\w.-]+$")
 SHORTEST_STEP_S = 0.1  # between the starts of two windows
 VALIDATE = (
-    "set validation.enable to true and one set to validate on (custom.val_dataset, or "
+    "set validation.enable to true and give one validation set (custom.val_dataset, or "
     "train.train_policy.dataset.test_size such as 0.1), or validation.enable to false and none"
 )
 
@@ -108,10 +108,10 @@ def _step_rules(spec: TrainSpec, facts: DataFacts) -> Iterator[Problem]:
     samples, remedy = facts.train_samples, None
     steps, warmup = total_steps(spec, samples), warmup_steps(spec, samples)
     if steps == 0:
-        message = f"{samples} samples make no step of {effective_batch(spec)}"
+        message = f"{samples} samples are fewer than one step of {effective_batch(spec)}"
         if isinstance(spec, GrpoSpec):
             size = spec.rollout.n_generation
-            message = f"{samples} questions make no step of {effective_batch(spec)} (with {size} completions each)"
+            message = f"{samples} questions, {size} completions each: fewer than one step of {effective_batch(spec)}"
             remedy = f"set it to {max(1, samples) * size} or less"
         yield codes.ZERO_STEPS.at("train.train_batch_per_replica", message, remedy)
     elif warmup >= steps > 1:
@@ -141,7 +141,7 @@ def native_problems(spec: Spec) -> list[Problem]:
     values, fields = flat(spec), leaves(action_for(spec).name)
     problems = [_native_problem(path, values[path], field) for path, field in fields.items() if path in values]
     if "tao" in values.get("logging.logger", ()):
-        message = "there is no tracker tao here"
+        message = "the tracker tao is not supported"
         problems.append(codes.NO_EFFECT.at("logging.logger", message, 'use ["console"]', severity="warning"))
     return [problem for problem in problems if problem]
 
@@ -151,11 +151,11 @@ def _native_problem(path: str, value: Any, field: FieldInfo) -> Problem | None:
     native, instead = about["x-native"], about.get("x-instead")
     if native == "no effect" and value != field.default:
         remedy = f"use {instead} instead" if instead else "remove it, or ignore this"
-        return codes.NO_EFFECT.at(path, f"{path} = {brief(value)} changes nothing here", remedy, severity="warning")
+        return codes.NO_EFFECT.at(path, f"{path} = {brief(value)} has no effect here", remedy, severity="warning")
     if isinstance(native, dict) and not _allowed(native["only"], value):
         only = " or ".join(map(repr, native["only"]))
         remedy = f"use {instead} instead" if instead else f"set {path} to {only}, or use --target cosmos-rl"
-        return codes.NOT_SUPPORTED.at(path, f"our engine takes only {only}; got {brief(value)}", remedy)
+        return codes.NOT_SUPPORTED.at(path, f"the native engine supports only {only}; got {brief(value)}", remedy)
     return None
 
 
@@ -168,8 +168,8 @@ def evaluate_rules(spec: EvaluateSpec) -> Iterator[Problem]:
     yield from reading_rules(spec)
     for name, key in METRIC_MODELS.items():
         if name in spec.metrics.names and name not in metric_models(spec):
-            message = f"{name} is not computed: metrics.{key} is {getattr(spec.metrics, key)!r}, which is no path"
-            remedy = f"write ./NAME or the whole path of a model's folder there, or leave {name} out of metrics.names"
+            message = f"{name} is not computed: metrics.{key} is {getattr(spec.metrics, key)!r}, which is not a path"
+            remedy = f"write ./NAME or the full path of a model's folder there, or leave {name} out of metrics.names"
             yield codes.NO_EFFECT.at("metrics.names", message, remedy, severity="warning")
 
 
@@ -189,8 +189,8 @@ def embed_rules(spec: EmbedSpec) -> Iterator[Problem]:
     if spec.dataset.query_media_dir:
         yield from required("dataset.query_annotation_path", spec.dataset.query_annotation_path)
     if (name := spec.embed.text_model) and not is_folder(name):
-        message = f"{name!r} names no folder"
-        yield codes.VALUE.at("embed.text_model", message, "write ./NAME, or the whole path of a model's folder")
+        message = f"{name!r} is not a folder"
+        yield codes.VALUE.at("embed.text_model", message, "write ./NAME, or the full path of a model's folder")
 
 
 def reading_rules(
@@ -205,7 +205,7 @@ def reading_rules(
     yield from model_name_rules(f"model.{model_key}", getattr(model, model_key), adapter_allowed=model.enable_lora)
     if model.enable_lora and not model.base_model_path:
         message = "enable_lora is true and base_model_path is empty"
-        yield codes.VALUE.at("model.base_model_path", message, "name the adapter's base")
+        yield codes.VALUE.at("model.base_model_path", message, "set it to the adapter's base model")
     elif model.enable_lora:
         yield from model_name_rules("model.base_model_path", model.base_model_path)
 
@@ -238,7 +238,7 @@ def vision_rules(vision: Vision, path: str) -> Iterator[Problem]:
         if least is not None and most is not None and (least > most or (least == most and low == "video_start")):
             yield codes.CONFLICT.at(f"{path}.{low}", f"{low} is {least:g} and {high} is {most:g}")
     if vision.nframes is not None and (vision.min_frames is not None or vision.max_frames is not None):
-        message = f"nframes is {vision.nframes}, and bounds of the number that fps takes are set"
+        message = f"nframes is {vision.nframes}, but min_frames and max_frames bound fps sampling only"
         yield codes.CONFLICT.at(path, message, "leave min_frames and max_frames out, or nframes")
 
 
@@ -257,16 +257,16 @@ def model_name_rules(path: str, name: str, *, adapter_allowed: bool = False) -> 
         parent = os.path.dirname(name)
         mistyped = f"name another folder in {parent}, or " if os.path.isdir(parent) else ""
         remedy = f"{mistyped}write hf_model://{name}"
-        yield codes.MODEL.at(path, f"{name!r} is a bare id, and no such folder is here", remedy)
+        yield codes.MODEL.at(path, f"{name!r} is a bare id, and no such folder exists", remedy)
     elif not name or "://" in name or os.path.isfile(folder / "config.json"):
         return
     elif os.path.isfile(folder / ADAPTER):
         if not adapter_allowed:
-            remedy = f"merge it first: {merge}, and name FOLDER"
-            yield codes.MODEL.at(path, f"{name} holds a LoRA adapter and no model", remedy)
+            remedy = f"merge it first: {merge}, then give FOLDER"
+            yield codes.MODEL.at(path, f"{name} contains a LoRA adapter, not a model", remedy)
     elif os.path.isdir(folder / EXPORTS):
         is_lora = (folder / "best" / ADAPTER).is_file()
-        whole = f"merge its adapter: {merge}, and name FOLDER" if is_lora else f"name {folder}/best"
+        whole = f"merge its adapter: {merge}, then give FOLDER" if is_lora else f"name {folder}/best"
         remedy = f"{whole}, or leave it to --parent-run {shlex.quote(name)}"
         yield codes.MODEL.at(path, f"{name} is the folder of a run", remedy)
 

@@ -123,7 +123,7 @@ def shape_problems(rates: Rates) -> Iterator[Problem]:
         yield VALUE.at(LEARNING_RATE, f"the list has {len(rates)} rates", remedy)
     for name in sorted(set(rates) - NAMES) if isinstance(rates, dict) else ():
         yield VALUE.at(
-            f"{LEARNING_RATE}.{name}", f"{name} is no part of a model", "use vision, merger, decoder or global"
+            f"{LEARNING_RATE}.{name}", f"{name} is not a part of a model", "use vision, merger, decoder or global"
         )
 
 
@@ -134,9 +134,7 @@ def part_problems(rates: Rates, trained: Iterable[str]) -> list[Problem]:
     problems = []
     for part in _named_rates(rates):
         if part in PARTS and part not in parts:
-            remedy = "leave its rate out, or let it train (policy.freeze_pattern, policy.lora.target_modules)"
-            problems.append(CONFLICT.at(f"{LEARNING_RATE}.{part}", f"nothing of the part {part} trains", remedy))
+            remedy = "remove its rate, or make it trainable (policy.freeze_pattern, policy.lora.target_modules)"
+            problems.append(CONFLICT.at(f"{LEARNING_RATE}.{part}", f"{part} has no trainable parameters", remedy))
     without = [part for part in PARTS if part in parts and not rate_of(rates, part)]
-    return problems + [
-        VALUE.at(LEARNING_RATE, f"the part {part} trains and has no rate", "give it one") for part in without
-    ]
+    return problems + [VALUE.at(LEARNING_RATE, f"the trainable part {part} has no rate", "set one") for part in without]

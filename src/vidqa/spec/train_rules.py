@@ -21,6 +21,7 @@ from vidqa.spec.schedule import shape_problems
 VIDEO_LENGTH = 40960  # tokens below which a video sample may not fit
 HUB_NAME = re.compile(r"([\w.-]+/)?[\w.-]+")
 VISION_TARGETS = ("all-linear", "attn.qkv", "attn.proj")
+REFERENCE = "the KL reference, without adapters, would not be the initial model"
 
 
 def train_rules(spec: TrainSpec) -> Iterator[Problem]:
@@ -126,7 +127,7 @@ def bitsandbytes_key(spec: TrainSpec) -> str | None:
 def _quantized_base(policy: Policy) -> Iterator[Problem]:
     key, precision, size = "policy.quantization", policy.quantization, policy.parallelism.cp_size
     if precision and policy.lora is None:
-        message = f"quantization is {precision}, and policy.lora is absent: matrices of few bits cannot train"
+        message = f"quantization is {precision}, and policy.lora is absent: quantized matrices cannot be trained"
         yield codes.CONFLICT.at(key, message, "build the spec with --profile small-card, or set quantization = null")
     if precision and size > 1:
         message = f"quantization is {precision}, and cp_size is {size}"
@@ -142,7 +143,7 @@ def _preference(spec: TrainSpec) -> Iterator[Problem]:
                 remedy = "set engine.objective to dpo, or leave it out"
                 yield codes.NO_EFFECT.at(f"engine.{name}", message, remedy, severity="warning")
     elif (size := spec.policy.parallelism.cp_size) > 1:
-        message = f'cp_size is {size}, and engine.objective is "dpo": GPUs of a context have parts of an answer'
+        message = f'cp_size is {size}, and engine.objective is "dpo": context-parallel GPUs have parts of an answer'
         yield codes.CONFLICT.at("policy.parallelism.cp_size", message, "set it to 1")
 
 
@@ -156,7 +157,7 @@ def _lora(lora: Lora) -> Iterator[Problem]:
     if any("visual" in module for module in saved):  # the whole vision tower is fully trained
         clash |= targets & set(VISION_TARGETS)
     if clash:
-        message = f"{', '.join(sorted(clash))} would have adapters and train in full through {sorted(saved)}"
+        message = f"{', '.join(sorted(clash))} would get adapters and train in full through {sorted(saved)}"
         yield codes.CONFLICT.at("policy.lora.target_modules", message)
 
 
@@ -168,9 +169,9 @@ def _continued_adapter(lora: Lora) -> Iterator[Problem]:
     folder = Path(os.path.expanduser(name))
     if "://" in name:
         remedy = "fetch it first: hf download ORG/NAME --local-dir FOLDER, then name FOLDER"
-        yield codes.VALUE.at(path, f"{name} is no folder", remedy)
+        yield codes.VALUE.at(path, f"{name} is not a folder", remedy)
     elif os.path.isdir(folder) and not is_adapter(folder):
-        yield codes.MODEL.at(path, f"{name} holds no {ADAPTER}", "name the folder of an adapter, such as RUN/best")
+        yield codes.MODEL.at(path, f"{name} contains no {ADAPTER}", "name the folder of an adapter, such as RUN/best")
     if not is_adapter(folder):
         return
     try:
@@ -232,7 +233,7 @@ def _temperatures(spec: GrpoSpec) -> Iterator[Problem]:
     ours, drawn = spec.train.train_policy.temperature, spec.rollout.sampling_config.temperature
     if ours is not None and drawn is not None and ours != drawn:
         message = f"train.train_policy.temperature is {ours:g} and rollout.sampling_config.temperature is {drawn:g}"
-        yield codes.CONFLICT.at("rollout.sampling_config.temperature", message, "set one, or both alike")
+        yield codes.CONFLICT.at("rollout.sampling_config.temperature", message, "set one, or both to the same value")
 
 
 def _unsupported(spec: GrpoSpec) -> Iterator[Problem]:
@@ -250,24 +251,24 @@ def _unsupported(spec: GrpoSpec) -> Iterator[Problem]:
         yield codes.CONFLICT.at("train.fp8.enable_fp8", "enable_fp8 is true", "set it to false")
     lora = spec.policy.lora
     if lora is not None and lora.modules_to_save and spec.train.train_policy.kl_beta > 0:
-        message = f"modules_to_save is {lora.modules_to_save} and kl_beta is above 0: adapters off is not the start"
+        message = f"modules_to_save is {lora.modules_to_save} and kl_beta is above 0: {REFERENCE}"
         yield codes.CONFLICT.at("policy.lora.modules_to_save", message, "leave one of the two out")
     if lora is not None and lora.lora_path and spec.train.train_policy.kl_beta > 0:
-        message = "lora_path is set and kl_beta is above 0: adapters off is not the start"
+        message = f"lora_path is set and kl_beta is above 0: {REFERENCE}"
         remedy = "set kl_beta to 0, or merge the adapter (scripts/export.py RUN --merge) and train on that"
         yield codes.CONFLICT.at("policy.lora.lora_path", message, remedy)
     if lora is not None and lora.init_lora_weights is False and spec.train.train_policy.kl_beta > 0:
-        message = "init_lora_weights is false and kl_beta is above 0: adapters off is not the start"
+        message = f"init_lora_weights is false and kl_beta is above 0: {REFERENCE}"
         yield codes.CONFLICT.at("policy.lora.init_lora_weights", message, "leave it out, or set kl_beta to 0")
     if lora is not None and lora.lora_dropout > 0:
-        message = f"lora_dropout is {lora.lora_dropout:g}: the trainer would not be what drew the completions"
+        message = f"lora_dropout is {lora.lora_dropout:g}: the trainer would differ from the model that sampled"
         yield codes.CONFLICT.at("policy.lora.lora_dropout", message, "set it to 0")
 
 
 def _rewards(path: str, value: Any, *, needed: bool) -> Iterator[Problem]:
     weights = reward_weights(value)
     if needed and not weights:
-        yield codes.VALUE.at(path, "no reward is named", REWARD_NAMES)
+        yield codes.VALUE.at(path, "no reward is set", REWARD_NAMES)
     if weights and not any(weights.values()):
         yield codes.VALUE.at(path, "every reward has the weight 0", "give one of them another weight")
     for name in weights:

@@ -37,7 +37,7 @@ def read_frames(
         # Rotation may be stored with single pictures, and not with all of them: that of the first picture applies.
         rotation = read_stream_info(path, member, container, stream).rotation
     if numbers and not 0 <= numbers[0] <= numbers[-1] < timeline.count:
-        message = f"frames {numbers[0]} to {numbers[-1]} are wanted, the file has {timeline.count}"
+        message = f"frames {numbers[0]} to {numbers[-1]} are requested, the file has {timeline.count}"
         raise MEDIA_UNREADABLE.error(where, message)
     with ExitStack() as opened:
         walk, shown, pixels = _Walk(path, member, timeline, opened, deadline), -1, None
@@ -47,7 +47,7 @@ def read_frames(
             if pixels is None or picture != shown:
                 frame, shown = walk.to(picture), picture
                 if frame is None:
-                    message = f"frame {number} is not there, though the container counts {timeline.count} frames"
+                    message = f"frame {number} is missing, although the container states {timeline.count} frames"
                     raise MEDIA_UNREADABLE.error(where, message)
                 if walk.damaged:
                     raise MEDIA_UNREADABLE.error(where, f"frame {number}, or one that it is predicted from, is damaged")
@@ -199,7 +199,7 @@ class _Walk:
     def _pass(self, frame: VideoFrame) -> int:
         """Number of the frame that the decoder has just returned."""
         if self.deadline is not None and time.monotonic() > self.deadline:
-            raise VIDEO_DECODE_TIMEOUT.error(place(self.path, self.member), "decoding takes longer than its limit")
+            raise VIDEO_DECODE_TIMEOUT.error(place(self.path, self.member), "decoding exceeded its time limit")
         self.damaged = frame.is_corrupt or (self.damaged and not frame.key_frame)
         number = self._number(frame)
         self.next_number = number + 1

@@ -71,7 +71,7 @@ def _opened(path: str | Path, member: str | None) -> Iterator[ImageFile]:
                 yield image
     except Image.UnidentifiedImageError as unknown:
         kinds = ", ".join(FORMATS)
-        raise MEDIA_UNREADABLE.error(where, f"it is none of the kinds that are read: {kinds}") from unknown
+        raise MEDIA_UNREADABLE.error(where, f"its format is not one of {kinds}") from unknown
     except (Image.DecompressionBombError, *BROKEN) as broken:
         raise MEDIA_UNREADABLE.error(where, f"Pillow cannot decode it: {broken or type(broken).__name__}") from broken
 

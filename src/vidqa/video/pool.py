@@ -208,7 +208,7 @@ class _Server(threading.Thread):
             with self.pool.slots.acquired(alone=True):
                 return self._attempt(request, store_at)
         except _Killed as again:
-            message = f"the decoder {again} while it decoded this file, and once more while no other decoder worked"
+            message = f"the decoder {again} while it decoded this file, and again with no other decoder running"
             return MEDIA_DECODER_KILLED.at(request.where, message)
 
     def _attempt(self, request: ProbeRequest, store_at: str) -> Answered:
@@ -274,7 +274,7 @@ class _Server(threading.Thread):
         if returncode == -signal.SIGKILL and not self.pool.closed.is_set():
             raise _Killed("was killed by SIGKILL")
         if returncode == OUT_OF_MEMORY:
-            raise _Killed("had not enough memory")
+            raise _Killed("ran out of memory")
         if returncode < 0:
             return f"was killed by {signal.Signals(-returncode).name}"
         return f"ended with exit code {returncode}"

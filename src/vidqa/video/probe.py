@@ -105,10 +105,8 @@ def header_warnings(header: VideoMeta | ImageMeta, where: object) -> list[Proble
             warnings.append((message, "Scale its values to 0 to 255 and save it with 8 bits."))
     else:
         if header.frames_lost:
-            lost = f"its first {header.frames_lost} pictures need others that the file does not have; they are left out"
-            remedy = (
-                "Nothing, if the seconds that annotations name count from the picture after them; else cut it again."
-            )
+            lost = f"its first {header.frames_lost} pictures depend on missing ones and are skipped"
+            remedy = "No action needed if times in the annotations count from the next picture; otherwise cut it again."
             warnings.append((lost, remedy))
         if header.rate_assumed:
             message = f"its headers state no frame rate; {header.source_fps:g} frames per second are assumed"

@@ -117,7 +117,7 @@ def open_video(
         streams = _moving(container)
         if not streams:
             kinds = ", ".join(sorted({stream.type for stream in container.streams})) or "no"
-            message = f"the file has {kinds} streams, none of moving pictures"
+            message = f"the file has {kinds} streams, but no video stream"
             raise MEDIA_UNREADABLE.error(place(path, member), message, "Check the name in the annotations.")
         if streams[0].codec_context is None:
             raise MEDIA_UNREADABLE.error(place(path, member), "FFmpeg has no decoder for its pictures")

@@ -153,8 +153,8 @@ def with_keys(vision: VisionSpec, keys: Mapping[str, Any]) -> VisionSpec:
     if values.keys() & {"fps", "nframes"}:
         changes |= {name: values.get(name) for name in ("fps", "nframes")}
     elif vision.nframes is not None and values.keys() & {"min_frames", "max_frames"}:
-        message = f"min_frames and max_frames bound what fps takes, and nframes is {vision.nframes}"
-        raise MEDIA_KEYS.error("max_frames", message, "Write fps beside them.")
+        message = f"min_frames and max_frames bound fps sampling, but nframes is {vision.nframes}"
+        raise MEDIA_KEYS.error("max_frames", message, "Set fps with them.")
     if values.keys() & {"video_start", "video_end"}:
         start, end = vision.shown or (0.0, None)
         changes["shown"] = values.get("video_start", start), values.get("video_end", end)
@@ -163,7 +163,7 @@ def with_keys(vision: VisionSpec, keys: Mapping[str, Any]) -> VisionSpec:
     least = values.get("min_frames", min(most, video.min_frames))
     capped = values.get("cap_pixels_per_frame", video.capped)
     if capped and video.max_frame_tokens is None and video.shared_pixels is None:
-        raise MEDIA_KEYS.error("cap_pixels_per_frame", "the model's processor has no such bound")
+        raise MEDIA_KEYS.error("cap_pixels_per_frame", "the model's processor does not support it")
     video = replace(video, min_frames=least, max_frames=max(most, least), capped=capped)
     return replace(vision, video=video, **changes)
 
@@ -173,7 +173,7 @@ def contradictions(keys: Mapping[str, float]) -> Iterator[str]:
     if "fps" in keys and "nframes" in keys:
         yield "fps and nframes exclude each other"
     if ("resized_height" in keys) != ("resized_width" in keys):
-        yield "one of resized_height and resized_width is there, and they hold together"
+        yield "resized_height and resized_width must be set together"
     for low, high in ORDERED:
         if low in keys and high in keys and (keys[low] > keys[high] or (keys[low] == keys[high] and "video" in low)):
             yield f"{low} is {keys[low]:g} and {high} is {keys[high]:g}"
@@ -185,5 +185,5 @@ def without_effect(keys: Mapping[str, float]) -> Iterator[str]:
         yield from (f"{name}: resized_height and resized_width hold" for name in PIXEL_BOUNDS if name in keys)
     if "nframes" in keys:
         yield from (
-            f"{name}: it bounds fps, and nframes holds" for name in ("min_frames", "max_frames") if name in keys
+            f"{name}: it bounds fps, but nframes is set" for name in ("min_frames", "max_frames") if name in keys
         )

@@ -38,10 +38,10 @@ def algorithm(name: str, task: Task) -> Searcher:
     if name not in MAKERS:
         raise STUDY_SETTINGS.error("--algorithm", f"there is no algorithm {name!r}", f"use one of {', '.join(NAMES)}")
     if len(task.goals) not in SEVERAL_GOALS.get(name, (1,)):
-        remedy = f"name one metric, or two or more for {', '.join(SEVERAL_GOALS)}"
+        remedy = f"use one metric, or two or more for {', '.join(SEVERAL_GOALS)}"
         raise STUDY_SETTINGS.error("--metric", f"{name} cannot search for {len(task.goals)} metrics", remedy)
     if not 1 <= rungs.min_steps <= rungs.max_steps or rungs.reduction < 2:
         message = f"there are no rungs of {rungs.min_steps} to {rungs.max_steps} steps, divided by {rungs.reduction}"
-        remedy = "let the shortest be at least 1 step and at most the longest, and the reduction at least 2"
+        remedy = "set steps.shortest between 1 and steps.longest, and steps.reduction to at least 2"
         raise STUDY_SETTINGS.error("steps.shortest", message, remedy)
     return MAKERS[name](task)

@@ -46,8 +46,8 @@ HERE = {  # action name -> module of this package that declares it, as a variabl
 GROUP = "vidqa.actions"
 ACTION = Code(
     "SPEC_ACTION",
-    "There is no spec for this action, or the spec is for another.",
-    "Name the action that the spec was written for, such as train, grpo or evaluate.",
+    "The action is unknown or cannot be loaded, or the spec was written for another action.",
+    "Give the action that the spec was written for, such as train, grpo or evaluate.",
 )
 
 
@@ -77,11 +77,11 @@ def action(name: str) -> Action:
     installed = _installed()
     if name not in installed:
         message = f"there is no action {name!r}"
-        raise ACTION.error(name, message, f"ask for one of: {', '.join((*HERE, *sorted(installed)))}")
+        raise ACTION.error(name, message, f"use one of: {', '.join((*HERE, *sorted(installed)))}")
     try:
         brought: Action = installed[name].load()
     except (ImportError, AttributeError) as broken:
-        message = f"the package that brings it cannot be loaded: {broken}"
+        message = f"the package that provides it cannot be loaded: {broken}"
         raise ACTION.error(name, message, "repair the package, or uninstall it") from broken
     return brought
 

@@ -168,7 +168,7 @@ def rows_of_cuts(parts: Iterable[Part[Row]], part: str, where: str, collector: P
             is_empty = False
             yield row
     if is_empty and not collector.errors:
-        collector.add(EMPTY, where, f"no row of {part or 'it'} is there")
+        collector.add(EMPTY, where, f"{part or 'it'} has no rows")
 
 
 def _count(source: Source) -> int:

@@ -29,7 +29,7 @@ FRONT = ".camera_front_wide_120fov.mp4"  # the camera that is used where there a
 MOST_BYTES = 16 << 20
 REMEDY = (
     "captions.yaml, or FOLDER#FILE.yaml, may hold system_prompt (text), user_prompt (text) and keys (a list of names "
-    "that the labels have, such as [weather]); a key that a label lacks is learned as null."
+    "that the labels have, such as [weather]); a key that a label lacks is trained as null."
 )
 KEYS = (
     *("weather", "lighting", "road_conditions", "traffic_light", "traffic_sign", "additional_traffic_rules"),
@@ -116,7 +116,7 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
                 continue
             missing = [key for key in asks.keys if key not in label]
             if len(missing) == len(asks.keys):
-                message = f"it has none of the keys that are asked for, but {shown_names(list(label)) or 'no key'}"
+                message = f"it has none of the requested keys, but {shown_names(list(label)) or 'no key'}"
                 collector.add(FIELD, str(file), message, REMEDY)
                 continue
             lacking.update(missing)
@@ -125,10 +125,10 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
             yield index, _row(name, label, f"{VIDEOS}/{shown[0]}", asks)
         if lacking:
             counts = shown_names([f"{key} ({count})" for key, count in lacking.most_common()])
-            message = f"of {len(labels)} labels some lack keys, which are learned as null: {counts}"
+            message = f"of {len(labels)} labels some lack keys, which are trained as null: {counts}"
             collector.add(FIELD, str(folder / METAS), message, REMEDY, severity="warning")
         if not labels:
-            collector.add(EMPTY, str(folder / METAS), "no label is there")
+            collector.add(EMPTY, str(folder / METAS), "there are no labels")
 
     def fingerprint() -> str:
         return digest_of([asks, *((file.name, content_hash(file)) for file in labels)])

@@ -58,7 +58,7 @@ def _open_media(path: str, media_path: str, renamed: Names) -> Source:
 
     def rows(collector: ProblemCollector) -> Rows:
         if not (media_names := names()):
-            collector.add(FILE_MISSING, str(place), "no video and no image lies in it, and no annotation file")
+            collector.add(FILE_MISSING, str(place), "it contains no video, image or annotation file")
         yield from ((at, {"id": name, str(kind_of(name)): name}) for at, name in enumerate(media_names))
 
     def fingerprint() -> str:

@@ -36,7 +36,7 @@ def shards_of(path: str) -> list[Path]:
         low, high = braces.groups()
         numbers = range(int(low), int(high) + 1)
         if len(numbers) > MOST_SHARDS:
-            raise FILE_MISSING.error(path, f"it means {len(numbers):,} shards, more than {MOST_SHARDS:,}")
+            raise FILE_MISSING.error(path, f"it expands to {len(numbers):,} shards, more than {MOST_SHARDS:,}")
         return [Path(f"{path[: braces.start()]}{n:0{len(low)}d}{path[braces.end() :]}") for n in numbers]
     if os.path.isdir(path):
         return sorted(Path(path) / name for name in os.listdir(path) if is_archive(name))
@@ -132,7 +132,7 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
     if not shards:
         raise FILE_MISSING.error(path, "there is no such shard")
     if missing := [shard for shard in shards if not shard.is_file()]:
-        raise FILE_MISSING.error(missing[0], f"{len(missing)} of {len(shards)} shards are not there")
+        raise FILE_MISSING.error(missing[0], f"{len(missing)} of {len(shards)} shards are missing")
     paths = [Path(os.path.abspath(shard)) for shard in shards]
     folder = Path(os.path.commonpath([shard.parent for shard in paths]))
     media = media_source(folder / "shards", media_path, root_mode=False) if media_path else MediaSource(str(folder))
@@ -144,7 +144,7 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
                 yield index, row
                 index += 1
         if not index and not collector.errors:
-            collector.add(EMPTY, path, "no record is in the shards")
+            collector.add(EMPTY, path, "the shards contain no record")
 
     named = shards[0] if len(shards) == 1 else folder
     return Source(named, media, rows, lambda: digest_of([content_hash(shard) for shard in shards]))

@@ -126,8 +126,8 @@ def expect(name: str, *, token: str | None) -> Expected:
         return Expected(folder, True, [] if is_silent else problems, "")
     if is_silent:
         problems = [replace(problem, severity="warning") for problem in problems]
-    where = f"into {folder}" if commit else f"and {UNKNOWN} stands for the commit that the hub will name"
-    remedy = None if commit else "Nothing: a launch fetches it by itself. Until then what a dry run shows cannot run."
+    where = f"into {folder}" if commit else f"and {UNKNOWN} stands for the commit, which is not known yet"
+    remedy = None if commit else "No action needed: a launch downloads it. Until then, a dry run's command cannot run."
     warning = TO_FETCH.at(name, f"a launch fetches it before the job starts, {where}", remedy, severity="warning")
     return Expected(folder, False, [*problems, warning], _fetch_command(repository, commit) if commit else "")
 
@@ -188,7 +188,7 @@ def _ask_once(name: str, token: str | None) -> str:
         if getattr(info, "gated", False):  # the page of a gated repository is public, its files need access
             api.auth_check(repository, repo_type=repo_type(name))
         if not isinstance(info.sha, str) or not is_commit(info.sha):  # becomes the name of a folder
-            raise ValueError(f"{info.sha!r} is no commit")
+            raise ValueError(f"{info.sha!r} is not a commit")
     return info.sha
 
 
@@ -290,17 +290,17 @@ def refusal(name: str, failed: BaseException, attempts: int = 1) -> Problem:
     kind, page = ("model", "") if repo_type(name) == "model" else ("data set", "datasets/")
     status = _status(failed)
     if status in (401, 403):
-        token = "the token in HF_TOKEN is not enough" if environment.hf_token() else "HF_TOKEN is not set"
+        token = "the token in HF_TOKEN has no access" if environment.hf_token() else "HF_TOKEN is not set"
         return DENIED.at(
             name,
-            f"{hub} answered {status}: the {kind} is gated, private, or not there, and {token}",
+            f"{hub} answered {status}: the {kind} is gated, private, or does not exist, and {token}",
             f"check the spelling, accept the agreement at {hub}/{page}{parse(name).repository}, set HF_TOKEN, "
             "run this again",
         )
     if status == 404:
         return NOT_FOUND.at(name, f"{hub} answered 404: no such {kind} or revision", DATA_SET if page else None)
     answer = f"answered {status}" if status else f"did not answer ({type(failed).__name__})"
-    remedy = "check the network and HF_ENDPOINT, then run this again: it goes on" if page else None
+    remedy = "check the network and HF_ENDPOINT, then run this again: it continues" if page else None
     return UNREACHABLE.at(name, f"{hub} {answer}, after {attempts} attempt{'s' * (attempts > 1)}", remedy)
 
 

@@ -63,7 +63,7 @@ def stage_dataset(written: str) -> str:
         cached = _cached(name) if refused.problems[0].code == UNREACHABLE.name else None
         if cached is None:
             raise
-        note(f"the hub cannot be reached: {cached}, which was fetched last, stands for {name}")
+        note(f"the hub is unreachable: using {cached}, the last download of {name}")
         return _with_part(cached, part)
     return _with_part(_fetched(name, remote, files_of_subset(remote.files, subset)), part)
 
@@ -108,7 +108,7 @@ def _remote_file(entry: Any) -> RemoteFile:
     if type(entry.size) is not int or entry.size < 0:
         raise ValueError(f"the size of {entry.path} is {entry.size!r}; a size is a count of bytes")
     if not isinstance(entry.blob_id, str) or not isinstance(sha256, str | None):
-        raise ValueError(f"a hash of {entry.path} is no text")
+        raise ValueError(f"a hash of {entry.path} is not a text")
     return RemoteFile(entry.path, entry.size, sha256, entry.blob_id)
 
 

@@ -30,7 +30,7 @@ from vidqa.data.storage.hub_dataset import Listing, RemoteFile
 TIMEOUT_S = 30.0  # of a server other than the hub
 BLOCK = 1 << 20
 COCO = "http://images.cocodataset.org/zips/train2017.zip"
-GOES_ON = "run this again: it goes on"
+GOES_ON = "run this again: it continues"
 METADATA = "metadata.csv"
 COLLISION = "collision"  # not a column but the folder's name; only the training part has both classes
 LABELS = {"positive": "Yes", "negative": "No"}
@@ -78,7 +78,7 @@ def published_set(name: str) -> Published:
     if name in PUBLISHED:
         return PUBLISHED[name]
     if "/" not in name:
-        message = f"{name!r} is no set that is known by a short name, and not of the form organisation/name"
+        message = f"{name!r} is neither a known short name nor of the form organisation/name"
         raise NOT_FOUND.error(name, message, f"name one of {', '.join(PUBLISHED)}, or organisation/name")
     return Published(hub.parse(f"{hub_dataset.PREFIX}{name.removeprefix(hub_dataset.PREFIX)}").repository)
 
@@ -123,14 +123,14 @@ def _chosen(published: Published, subsets: Sequence[str], listing: Listing) -> l
         message = f"{published.repository} has no {' and no '.join(missing)}; it has: {', '.join(there) or 'no subset'}"
         raise USAGE.error(", ".join(missing), message)
     if published.subsets and not subsets:
-        raise USAGE.error(published.repository, f"no subset is named; it has: {', '.join(known_subsets)}")
+        raise USAGE.error(published.repository, f"no subset is given; it has: {', '.join(known_subsets)}")
     files = [file for file in listing.files if not any(part.startswith(".") for part in file.name.split("/"))]
     if published.files:
         files = [file for file in files if file.name in published.files]
     elif subsets:
         files = [file for file in files if "/" not in file.name or file.name.split("/")[0] in subsets]
     if not files:
-        raise NOT_FOUND.error(published.repository, "it holds none of the files that are fetched of it")
+        raise NOT_FOUND.error(published.repository, "it has none of the expected files")
     return files
 
 
@@ -174,7 +174,7 @@ def length_of(address: str) -> int:
         with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=TIMEOUT_S) as answer:
             return int(answer.headers["Content-Length"])
     except (OSError, HTTPException, ValueError, TypeError) as failed:
-        raise UNREACHABLE.error(address, f"it does not say what it holds: {failed}") from failed
+        raise UNREACHABLE.error(address, f"its list of files is unavailable: {failed}") from failed
 
 
 def fetch_web(file: WebFile) -> Path:
@@ -194,7 +194,7 @@ def fetch_web(file: WebFile) -> Path:
                 with partial.open(mode) as out:
                     shutil.copyfileobj(answer, out, BLOCK)
         except (OSError, HTTPException) as failed:
-            raise UNREACHABLE.error(file.address, f"it was cut off: {failed}", GOES_ON) from failed
+            raise UNREACHABLE.error(file.address, f"the download was interrupted: {failed}", GOES_ON) from failed
     if (size := partial.stat().st_size) != file.size:
         raise UNREACHABLE.error(file.address, f"{size:,} of {file.size:,} bytes have arrived", GOES_ON)
     os.replace(partial, file.path)
@@ -228,7 +228,7 @@ def write_annotations(folder: Path, column: str = "weather", question: str = "")
         name = row.get("file_name") or ""
         answer = LABELS.get(table.parent.name, "") if column == COLLISION else row.get(column) or ""
         if name_error(name) or not (table.parent / name).is_file():
-            left_out["name no file that is there"] += 1
+            left_out["name a missing file"] += 1
         elif not answer.strip():
             left_out[f"have no {column}"] += 1
         else:
@@ -241,7 +241,7 @@ def write_annotations(folder: Path, column: str = "weather", question: str = "")
     total = len(rows) + left_out.total()
     reasons = [f"{count} of {total} rows {why}" for why, count in left_out.items()]
     if not rows:
-        raise EMPTY.error(training, "; ".join(reasons) or f"no {METADATA} is there")
+        raise EMPTY.error(training, "; ".join(reasons) or f"there is no {METADATA}")
     write_json(folder / "annotations.json", rows)
     warnings = [LEFT_OUT.at(training, message, severity="warning") for message in reasons]
     return Annotated(folder / "annotations.json", len(rows), warnings)

@@ -136,7 +136,7 @@ def _stage_annotations(bucket: Any, address: str, folder: Path, arrived: dict[st
     choices = [address, *(f"{address}/{name}" for name in ANNOTATION_NAMES)]
     remote = next((there for choice in choices if (there := object_at(bucket, choice))), None)
     if remote is None:
-        raise NOT_FOUND.error(address, f"neither this object nor {' nor '.join(ANNOTATION_NAMES)} below it is there")
+        raise NOT_FOUND.error(address, f"neither this object nor {' nor '.join(ANNOTATION_NAMES)} below it exists")
     place = f"{ANNOTATIONS}/{PurePosixPath(remote.address).name}"
     _fetch(bucket, [(remote, place)], folder, arrived)
     return folder / place
@@ -200,7 +200,7 @@ def named_media(annotations: str | Path) -> tuple[list[str], list[Problem]]:
     for written in source.names:
         name = os.path.normpath(written)
         if "://" in written or name.split("/", 1)[0] == os.pardir:
-            message = f"the medium {written!r} is not named relative to the media path"
+            message = f"the medium {written!r} has a path that is not relative to the media path"
             problems.append(NOT_FOUND.at(annotations, message))
         elif not os.path.isabs(written):
             names.append(name)

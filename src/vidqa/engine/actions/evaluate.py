@@ -97,7 +97,7 @@ def _short_name(folder: Path) -> str:
 def _not_answered(records: Sequence[Record], answers: Mapping[str, Answer], run: RunFolder) -> list[Problem]:
     """A warning with the number and names of samples without an answer."""
     left = [record.id for record in records if record.id not in answers]
-    message = f"{len(left)} of {len(records)} samples were not asked: {shown_names(left)}"
+    message = f"{len(left)} of {len(records)} samples were not answered: {shown_names(left)}"
     return [ENGINE_BAD_SAMPLE.at(run.path / "metrics.json", message, severity="warning")] if left else []
 
 

@@ -110,14 +110,14 @@ def _require_same_base(base: Path, facts: dict[str, Any]) -> None:
     trained_on = facts.get("weights", {}).get("base_model")
     if trained_on and not same_weights(trained_on, base):
         now = weights_hash(base)
-        message = f"its weights are not those that the run started from ({now[:12]} instead of {trained_on[:12]})"
-        raise MODEL_BROKEN.error(base, message, "Put the base model of the run back into that folder.")
+        message = f"its weights are not the initial weights of the run ({now[:12]} instead of {trained_on[:12]})"
+        raise MODEL_BROKEN.error(base, message, "Restore the base model of the run in that folder.")
 
 
 def copied(export: Path, out: Path) -> tuple[ExportFormat, Path]:
     """Copy the files of an export into a folder that is not yet published as `out`."""
     format = format_of(export)
-    assert format, f"{export} is no export"
+    assert format, f"{export} is not an export"
     note(f"copying {export.name}")
     folder = RunFolder.begin(out.parent, out.name)
     for path in sorted(export.iterdir()):
@@ -140,7 +140,7 @@ def proof_sample(spec: TrainSpec, planner: Planner, sample_id: str) -> tuple[Sam
                 problems += undecoded
                 if not undecoded:
                     return sample, [np.array(array) for array in frames[0]]
-    why = problems[0].message if problems else "no set of the run has it"
+    why = problems[0].message if problems else "it is in no data set of the run"
     raise ENGINE_PROOF_SAMPLE.error(spec.custom.train_dataset.annotation_path, f"sample {sample_id}: {why}")
 
 

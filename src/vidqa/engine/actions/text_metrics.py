@@ -60,7 +60,7 @@ class TextModel:
             raise METRIC_UNAVAILABLE.error(key, f"{folder} lacks {len(missing)} weights, first {missing[0]}")
         # Without vocabulary files transformers makes some tokenizers without any word, which encode all texts alike.
         if len(self.tokenizer) <= len(self.tokenizer.all_special_ids):
-            raise METRIC_UNAVAILABLE.error(key, f"{folder} holds no vocabulary of a tokenizer")
+            raise METRIC_UNAVAILABLE.error(key, f"{folder} has no tokenizer vocabulary")
         if hasattr(self.model, "decoder") and hasattr(self.model, "encoder"):
             self.model = self.model.encoder
         self.folder, self.key, self.device = folder, key, device
@@ -103,9 +103,7 @@ def vector_width(folder: Path, key: str) -> int:
     try:
         return int(AutoConfig.from_pretrained(folder).get_text_config().hidden_size)
     except (*BROKEN, AttributeError) as broken:
-        raise METRIC_UNAVAILABLE.error(
-            key, f"the config.json of {folder} gives no size of vectors: {broken}"
-        ) from broken
+        raise METRIC_UNAVAILABLE.error(key, f"the config.json of {folder} has no vector size: {broken}") from broken
 
 
 def bertscore(model: TextModel, layer: int) -> Measure:

@@ -86,7 +86,7 @@ class SavedAnswers:
                 try:
                     answer = msgspec.json.decode(line, type=Answer)
                     if (answer.finish_reason == "scored") != (answer.logprobs is not None):
-                        raise msgspec.ValidationError("Answers have `logprobs` where they are scored, and only there")
+                        raise msgspec.ValidationError("Only scored answers have `logprobs`")
                 except msgspec.ValidationError as wrong:
                     remedy = "correct or remove the line, or answer all again with evaluation.skip_saved = false"
                     raise RESUME_MISMATCH.error(f"{path}:{number}", f"no saved answer: {wrong}", remedy) from wrong

@@ -38,7 +38,7 @@ TOTAL, TOTAL_DIGITS = "total", 32  # the file with the total size in bytes, lock
 ROOM = 0.9  # an eviction frees down to this share of the limit, so that not every put evicts
 ABANDONED_S = 3600.0  # seconds; an older temporary file belongs to a process that was killed
 LOCK_WAIT_S = 600.0  # seconds; an eviction by another process reads the metadata of every entry
-OTHER_CACHE = "free space, let VIDQA_CACHE_DIR name a folder of another disk, or lower the limit of the cache"
+OTHER_CACHE = "free space, set VIDQA_CACHE_DIR to a folder on another disk, or lower the cache limit"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -142,7 +142,7 @@ class FrameCache:
         if failed.errno not in NO_SPACE:
             raise FILE_REFUSED.error(self.folder, f"it cannot be written: {failed.strerror}", OTHER_CACHE) from failed
         self._full = True
-        message = f"{failed.strerror}; from here on frames are decoded every time"
+        message = f"{failed.strerror}; from now on frames are decoded every time"
         return FILE_REFUSED.at(self.folder, message, OTHER_CACHE, severity="warning")
 
     def _path(self, key: str) -> Path:
@@ -217,13 +217,13 @@ def write_entry(path: str | Path, frames: np.ndarray) -> None:
 def _read_header(file: BinaryIO, size: int) -> tuple[int, tuple[int, ...]]:
     """The byte offset of the frames and their shape. Raises ValueError for a damaged header or a truncated file."""
     if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError(f"{file.name} is no entry")
+        raise ValueError(f"{file.name} is not an entry")
     try:
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
     except (SyntaxError, tokenize.TokenError) as damaged:
         raise ValueError(f"the header of {file.name} is damaged") from damaged
     if dtype != np.uint8 or size != file.tell() + math.prod(shape) + FOOTER.size:
-        raise ValueError(f"{file.name} is cut off")
+        raise ValueError(f"{file.name} is truncated")
     return file.tell(), shape
 
 

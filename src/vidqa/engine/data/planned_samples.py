@@ -108,7 +108,7 @@ def _stored_or_made(spec: Spec, planner: Planner, place: Path) -> Any:
         if (stored := plan_cache.read(place, inputs)) is not None:
             return stored
     except plan_cache.Stale as stale:
-        note(f"{PLAN} is not used, the plan is made again: {stale}")
+        note(f"{PLAN} is not used, planning again: {stale}")
     sets = load_sets(spec)
     records = [record for part in sets.values() for record in part]
     identities = plan_cache.file_identities(plan_cache.media_paths(spec, records))

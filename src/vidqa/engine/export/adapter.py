@@ -84,7 +84,7 @@ def load_adapted(export: Path, base: Path, dtype: torch.dtype) -> PeftModel:
     except (OSError, SafetensorError, ValueError) as broken:
         raise MODEL_BROKEN.error(export, f"PEFT cannot load it: {broken}") from broken
     except RuntimeError as unlike:
-        raise MODEL_BROKEN.error(export, f"the adapter is of another model: {unlike}") from unlike
+        raise MODEL_BROKEN.error(export, f"the adapter is for another model: {unlike}") from unlike
     # PEFT only warns of missing names; an adapter that changes nothing must not pass. If PEFT itself stored an adapter
     # of embeddings, the base model's embeddings may be in the same file.
     needed = set(get_peft_model_state_dict(adapted, save_embedding_layers=False))

@@ -134,7 +134,7 @@ def meta_model(folder: Path) -> Any:
             model = family.model_class(config)
     except BY_A_CONFIG as broken:
         raise MODEL_UNSUPPORTED.error(
-            folder / "config.json", f"transformers makes no model of it: {broken}"
+            folder / "config.json", f"transformers cannot build a model from it: {broken}"
         ) from broken
     _tie_head(model)
     return model

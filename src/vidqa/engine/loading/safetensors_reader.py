@@ -95,7 +95,7 @@ def _tensors(path: Path) -> dict[str, StoredTensor]:
             for name, tensor in header.items()
         }
     except KeyError as unknown:
-        raise MODEL_BROKEN.error(path, f"it holds numbers of the type {unknown}") from unknown
+        raise MODEL_BROKEN.error(path, f"it has numbers of the type {unknown}") from unknown
 
 
 def read_rows(reads: Sequence[RowRead]) -> None:

@@ -200,7 +200,7 @@ def _why_dequantize(layer: Any, dtype: torch.dtype, keep: bool) -> str:
         groups = ", ".join(map(str, INT4_GROUPS))
         return f"the scheme is not one of FP8_DYNAMIC, FP8 and W4A16 in groups of {groups}"
     if any(size % SCALED_MM_MULTIPLE for size in weight.shape):
-        return f"the shape {list(weight.shape)} is no multiple of {SCALED_MM_MULTIPLE}"
+        return f"the shape {list(weight.shape)} is not a multiple of {SCALED_MM_MULTIPLE}"
     if weight.is_cuda and (dtype != torch.bfloat16 or torch.cuda.get_device_capability(weight.device) < HOPPER):
         return "this GPU or precision has no product of 8-bit floats with a scale for each row"
     return ""

@@ -101,7 +101,7 @@ def evaluate(evaluation: Any, model: Path, run_dir: Path) -> None:
     )
     if completed.returncode:
         problems = RunFolder(run_dir).read_problems()
-        remedy = "read its log; the quantized folder is there: evaluate both models with scripts/launch.py evaluate"
+        remedy = "read its log; the quantized folder exists: evaluate both models with scripts/launch.py evaluate"
         failed = JOB_FAILED.error(run_dir, f"the evaluation ended with {completed.returncode}", remedy)
         raise ProblemError(problems) if problems else failed
 

@@ -112,7 +112,7 @@ def check_folder(folder: Path, source: Path, plan: QuantizationPlan, quantize: A
     stored, base = set(model_tensors(folder)), set(model_tensors(source))
     quantized_modules = {name.removesuffix(".weight_scale") for name in stored if name.endswith(".weight_scale")}
     if wrong := sorted(quantized_modules ^ set(plan.modules)):
-        raise refuse(f"{len(wrong)} modules are quantized and not planned, or planned and not: {wrong[:3]}")
+        raise refuse(f"{len(wrong)} modules are quantized but not planned, or planned but not quantized: {wrong[:3]}")
     expected = {name for name in base if name.removesuffix(WEIGHT) not in plan.modules}
     expected |= {f"{module}.{part}" for module in plan.modules for part in PARTS[quantize.quantization_scheme]}
     if quantize.kv_precision == "fp8":

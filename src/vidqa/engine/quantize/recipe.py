@@ -28,7 +28,7 @@ def compress(model: Any, plan: QuantizationPlan, quantize: Any, source: Path, ro
     oneshot = require("llmcompressor", "quantize").oneshot
     if method_of(quantize) == "awq" and not torch.cuda.is_available():
         raise GPU_UNFIT.error(
-            "quantize.method", "AWQ needs a GPU, and none is here", "leave it at auto, which takes GPTQ, or use a GPU"
+            "quantize.method", "AWQ needs a GPU, and there is none", "leave it at auto, which uses GPTQ, or use a GPU"
         )
     layers = family_of(model).decoder_layers
     decoder = model.get_submodule(layers.rpartition(".")[0])

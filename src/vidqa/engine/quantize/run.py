@@ -145,7 +145,7 @@ def calibration_of(spec: QuantizeSpec, planner: Planner, world: World, run: RunF
     samples, _ = fitting(spec, planned.sets["calibration"])
     learned = usable(samples, spec.quantize.max_sequence_length, trained=True)
     if not learned:
-        raise EMPTY.error(spec.dataset.annotation_path, "no sample has an answer that is learned", CHECK_LOG)
+        raise EMPTY.error(spec.dataset.annotation_path, "no sample has trained answer tokens", CHECK_LOG)
     return choose_calibration(spec, learned, planned.data_fingerprint)
 
 
@@ -158,8 +158,8 @@ def source_folder(spec: QuantizeSpec, run: RunFolder, world: World) -> Path:
     base, trained_by = Path(spec.model.base_model_path), export_dir.parent.parent / "spec.toml"
     require_plain_weights(base, "an adapter is merged into")
     if not trained_by.is_file():
-        message = f"this adapter is in no run of training: there is no {trained_by}"
-        raise MODEL.error(export_dir, message, "name RUN/safetensors/NAME of its run, or merge it first")
+        message = f"this adapter is not in a training run: there is no {trained_by}"
+        raise MODEL.error(export_dir, message, "give RUN/safetensors/NAME of its run, or merge it first")
     recorded = read_object(trained_by.with_name("run.json")).get("action", "train")
     trained: Any = load(trained_by, recorded)
     note(f"merging {export_dir} into {base}")

@@ -72,7 +72,7 @@ def replayable(spec: GrpoSpec, recorded: RunFolder) -> tuple[Path | None, int]:
     """The checkpoint to start from (None: the model folder) and the number of the step after it. Raises
     ENGINE_REPLAY_MISSING."""
     if not rollout_files(recorded.path) or not (recorded.path / METRICS).is_file():
-        raise ENGINE_REPLAY_MISSING.error(recorded.path, "no run is here: it has no rollouts or no metrics")
+        raise ENGINE_REPLAY_MISSING.error(recorded.path, "this is not a complete run: it has no rollouts or no metrics")
     steps = {event["step"] for event in read_metrics(recorded.path / METRICS) if NORM in event}
     folders: list[Path | None] = [checkpoint_folder(spec.train.resume)] if isinstance(spec.train.resume, str) else []
     folders = folders or [*recorded.complete(recorded.checkpoints, TRAINER)[::-1], None]
@@ -81,7 +81,7 @@ def replayable(spec: GrpoSpec, recorded: RunFolder) -> tuple[Path | None, int]:
         if done + 1 in steps:
             return folder, done + 1
     named = ", ".join(f"step {done + 1}" for _, done in starts)
-    raise ENGINE_REPLAY_MISSING.error(recorded.path, f"it has checkpoints before {named}, and recorded none of these")
+    raise ENGINE_REPLAY_MISSING.error(recorded.path, f"it has checkpoints before {named}, but recorded none of them")
 
 
 def replayed_groups(training: Training, recorded: RunFolder, step: int) -> tuple[list[Group], int]:
@@ -92,7 +92,7 @@ def replayed_groups(training: Training, recorded: RunFolder, step: int) -> tuple
         lines = lines_of(recorded.path, world, step)
         groups, faults = rewarded_again(training, lines)
     except (KeyError, TypeError, ValueError, IndexError) as damaged:
-        lines, groups, faults = [], [], [f"rank {world.rank}: a line cannot be used: {damaged!r}"]
+        lines, groups, faults = [], [], [f"rank {world.rank}: invalid line: {damaged!r}"]
     everyone = world.gather((len(lines), faults))
     if differences := [fault for _, faults in everyone for fault in faults]:
         message = f"{len(differences)} differences from what the run recorded: {'; '.join(differences[:3])}"

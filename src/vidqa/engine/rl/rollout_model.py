@@ -48,7 +48,7 @@ class RolloutModel:
         untie(model, sources)
         self.targets = dict(model.named_parameters(remove_duplicate=False))
         if uncovered := sorted(set(self.targets) ^ set(sources)):
-            message = f"{len(uncovered)} tensors are in one of trainer and rollout model alone"
+            message = f"{len(uncovered)} tensors exist in only one of trainer and rollout model"
             raise ENGINE_ROLLOUT_DIFFERS.error(uncovered[0], message)
         self.banned = banned_ids(folder, planner)
         settings = Settings(folder, None, dtype, world.device, planner, shape.longest, batch_size=shape.rows)
@@ -67,7 +67,7 @@ class RolloutModel:
             unit.reshard()
         total = torch.stack(list(counts.values())).tolist()
         if apart := [name for name, count in zip(counts, total, strict=True) if count]:
-            message = f"{len(apart)} of {len(counts)} tensors are not those that the trainer computes with"
+            message = f"{len(apart)} of {len(counts)} tensors differ from the trainer's"
             raise ENGINE_ROLLOUT_DIFFERS.error(apart[0], message)
 
 

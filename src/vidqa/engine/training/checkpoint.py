@@ -175,7 +175,7 @@ class _Table(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which no table of tensors does")
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which is in no table of tensors")
         return ALLOWED[module, name]
 
 
@@ -194,9 +194,9 @@ def read_table(folder: Path) -> parts.Metadata:
 
 def _check(table: Any, folder: Path) -> None:
     """Raise ValueError for anything but tensors in files of `folder` that are long enough."""
-    _require(type(table) is parts.Metadata, "it holds no table of tensors")
+    _require(type(table) is parts.Metadata, "it has no table of tensors")
     for name, tensor in table.state_dict_metadata.items():
-        _require(isinstance(name, str) and type(tensor) is parts.TensorStorageMetadata, f"{name} is no tensor")
+        _require(isinstance(name, str) and type(tensor) is parts.TensorStorageMetadata, f"{name} is not a tensor")
         _require(type(tensor.properties.dtype) is torch.dtype, f"{name} has no type")
         sizes = [tensor.size, *(size for chunk in tensor.chunks for size in (chunk.offsets, chunk.sizes))]
         _require(all(type(size) is torch.Size for size in sizes), f"{name} has no shape")
@@ -204,7 +204,7 @@ def _check(table: Any, folder: Path) -> None:
     for index, place in table.storage_data.items():
         _require(type(index) is parts.MetadataIndex and type(place) is StorageInfo, "a place is none")
         file, begin, length = place.relative_path, place.offset, place.length
-        _require(isinstance(file, str) and Path(file).name == file, f"{file!r} is no file of the checkpoint")
+        _require(isinstance(file, str) and Path(file).name == file, f"{file!r} is not a file of the checkpoint")
         _require(begin >= 0 and length >= 0 and not place.transform_descriptors, f"{index.fqn} has no place")
         lengths[file] = max(lengths.get(file, 0), begin + length)
     for file, length in lengths.items():

@@ -64,7 +64,7 @@ def start_of(resume_from: bool | str, run: RunFolder, world: World) -> Start:
             continue
         return Start(trainer["step"], folder, trainer)
     if skipped:
-        raise RESUME_NO_CHECKPOINT.error(run.checkpoints, f"no checkpoint is whole: {'; '.join(skipped)}")
+        raise RESUME_NO_CHECKPOINT.error(run.checkpoints, f"no checkpoint is complete: {'; '.join(skipped)}")
     return Start()
 
 
@@ -81,7 +81,7 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
     if world.is_main:
         run.forget_metrics_after(start.step if start.folder else -1)  # step 0 is measured again
         for name in run.set_aside_after(start.step):
-            note(f"set aside the checkpoint {name}: this run goes on from step {start.step}")
+            note(f"set aside the checkpoint {name}: this run continues from step {start.step}")
         if start.folder:
             note(f"resumed after step {start.step} from {start.folder}")
             if differences:

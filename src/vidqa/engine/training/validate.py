@@ -95,7 +95,7 @@ class Validator:
         dist.all_reduce(total)
         self.bad_samples.report(bad)
         if not total[1]:
-            raise EMPTY.error("validation", "of no sample a token could be predicted", CHECK_LOG)
+            raise EMPTY.error("validation", "no token of any sample could be predicted", CHECK_LOG)
         loss, *means = (total[[0, *range(2, 2 + len(names))]] / total[1]).tolist()
         return {LOSS: loss, **{f"val/{name}": mean for name, mean in zip(names, means, strict=True)}}
 

@@ -31,7 +31,7 @@ from vidqa.gaps.analysis.scored_answers import (
 from vidqa.gaps.analysis.storage import find_results, is_judged, keep_apart, read_bytes, storage_problems, write_gaps
 from vidqa.gaps.problems import GAPS_ANNOTATIONS, GAPS_NO_GROUND_TRUTH, GAPS_NO_RESULT
 
-OTHER_KIND = "ground truths are not of the kind that the mode asks for; they are compared as in mode normalized"
+OTHER_KIND = "ground truths are not of the kind that the mode needs; they are compared as in mode normalized"
 REPEATED = "samples have more than one result; equal ones are counted once, different ones are all kept"
 SAME_ID = "annotations have one id; their results are told apart by video and question"
 OTHER_TRUTH = "results were evaluated against another ground truth than the annotations now hold; the results' is used"

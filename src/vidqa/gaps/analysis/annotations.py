@@ -37,7 +37,7 @@ MOST_TAGS = 50  # of one record
 # Warnings of a join (GAPS_ANNOTATIONS).
 UNKNOWN = "results belong to no annotation, by id or by video and question; they are compared with their own gt"
 AMBIGUOUS = "results fit several annotations, by id or by video and question; they are joined with none of them"
-BY_NAME = "the videos of results lie in another folder than annotated; they are joined by file name and question"
+BY_NAME = "the videos of results are in a different folder than annotated; they are joined by file name and question"
 OTHER_QUESTION = "results have the id of an annotation and another question; they are joined by id"
 
 
@@ -168,7 +168,7 @@ def annotation_file(path: str) -> str:
         files, root = filesystem(path)
         if files.isdir(root):
             names = [f"{path.rstrip('/')}/{name}" for name in ANNOTATION_NAMES]
-            missing = f"the folder holds neither {' nor '.join(ANNOTATION_NAMES)}"
+            missing = f"the folder contains neither {' nor '.join(ANNOTATION_NAMES)}"
         file = next((name for name in names if exists(name)), None)
     if file is None:
         raise GAPS_ANNOTATIONS.error(path, missing)

@@ -239,7 +239,7 @@ def read_answers(path: Path) -> dict[str, Answered]:
     table = read_saved(path)
     answers = table.get("answers") if isinstance(table, dict) and table.get("schema") == ANSWERS_SCHEMA else None
     if not isinstance(answers, dict):
-        raise INPUT.error(path, f"it is no object of schema {ANSWERS_SCHEMA} with answers")
+        raise INPUT.error(path, f"it is not an object of schema {ANSWERS_SCHEMA} with answers")
     return {name: _answered(path, name, value) for name, value in answers.items()}
 
 

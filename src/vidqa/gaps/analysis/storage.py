@@ -147,7 +147,7 @@ def keep_apart(paths: Iterable[str | Path]) -> None:
     for path in map(str, paths):
         place = path if is_remote(path) else os.path.realpath(path)
         if place in places:
-            raise USAGE.error(path, "it is named twice", "give each output a name of its own")
+            raise USAGE.error(path, "it is named twice", "give each output its own name")
         places.add(place)
 
 

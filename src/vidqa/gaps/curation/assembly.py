@@ -101,7 +101,7 @@ def assemble(request: Assembly) -> Assembled:
     place = request.out / ANNOTATIONS
     files = [file for path in inputs for file in _annotations_in(path)]
     if place.exists() and any(file.exists() and place.samefile(file) for file in files):
-        raise OUTPUT_EXISTS.error(place, "it is one of the sets that are read here")
+        raise OUTPUT_EXISTS.error(place, "it is also an input of this command")
     # An assembled set refers to its media by full paths, which are outside of its folder.
     is_assembled = (request.base / SUMMARY).is_file()
     base = read_rows(request.base / ANNOTATIONS if is_assembled else request.base, request.base_media)
@@ -303,13 +303,13 @@ def warnings(assembled: Assembled, request: Assembly) -> list[Problem]:
         message = f"{assembled.left_out['leaking']} new rows were left out. {leaks_text(sure)}"
         problems.append(LEAK.at(request.out / LEAKS, message, severity="warning"))
     if unsure:
-        remedy = "look at these clips, and take the rows of copies out of what is added"
+        remedy = "look at these clips, and remove the rows of copies from the new rows"
         problems.append(LEAK.at(request.out / LEAKS, leaks_text(unsure), remedy, severity="warning"))
     if problems:
         return problems
     if request.protected:
         return []
-    message = "no KPI, validation or test set was named, so that nothing was compared"
+    message = "no KPI, validation or test set was given, so nothing was compared"
     return [
-        LEAK.at(request.out / ANNOTATIONS, message, "name them with --kpi, --validation, --test", severity="warning")
+        LEAK.at(request.out / ANNOTATIONS, message, "give them with --kpi, --validation, --test", severity="warning")
     ]

@@ -159,7 +159,7 @@ def write_preview(folder: Path, rows: Sequence[Row]) -> None:
 def _generated(request: Augmentation) -> list[Row]:
     """Run the generator and read its output. Raises CURATION_GENERATOR."""
     if not request.licence.strip() or not request.source.strip():
-        raise GENERATOR.error("--generator", "its licence or its source is not named", "add --licence and --source")
+        raise GENERATOR.error("--generator", "its licence or its source is not given", "add --licence and --source")
     request.out.mkdir(parents=True, exist_ok=True)
     file = (request.out / "from_generator.json").absolute()
     message = {

@@ -118,7 +118,7 @@ class Table:
         unlike = [name for name in SAME if self.facts.get(name) != other.facts.get(name)]
         if unlike:
             shown = "; ".join(f"{name}: {self.facts.get(name)} and {other.facts.get(name)}" for name in unlike)
-            remedy = "embed both with one spec, changing the dataset alone"
+            remedy = "embed both with one spec, changing only the dataset"
             raise INPUT.error(self.path, f"{other.path} was made otherwise: {shown}"[:600], remedy)
 
 

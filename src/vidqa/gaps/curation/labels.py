@@ -112,7 +112,7 @@ def labelled(tasks: Path, answers: Path) -> tuple[list[Row], int]:
     task_of = read_tasks(tasks)
     replies = _answers(read_saved(answers), answers)
     if unknown := [name for name, _, _ in replies if name not in task_of]:
-        raise INPUT.error(answers, f"{len(unknown)} answers are to no task, such as {unknown[0]!r}")
+        raise INPUT.error(answers, f"{len(unknown)} answers belong to no task, such as {unknown[0]!r}")
     answer_of: dict[str, str] = {}
     for name, _, answer in replies:
         if answer_of.setdefault(name, answer) != answer:
@@ -127,7 +127,7 @@ def read_tasks(path: Path) -> dict[str, Task]:
     try:
         return {task.id: task for task in msgspec.convert(read_saved(path), list[Task])}
     except msgspec.ValidationError as wrong:
-        raise INPUT.error(path, f"it is no list of tasks: {wrong}") from wrong
+        raise INPUT.error(path, f"it is not a list of tasks: {wrong}") from wrong
 
 
 def _annotation(task: Task, question: str, answer: str) -> Row:
@@ -161,14 +161,14 @@ def _answers(value: Any, path: Path) -> list[tuple[str, str, str]]:
     """Id, question (or "") and answer of each answered task; the file's format is detected."""
     items = value.get("samples") if isinstance(value, dict) else value
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise INPUT.error(path, "it holds no list of answers")
+        raise INPUT.error(path, "it contains no list of answers")
     answers = []
     for at, item in enumerate(items):
         try:
             name, question, answer = _answer(item)
             question, answer = question.strip(), answer.strip()
         except (KeyError, TypeError, IndexError, AttributeError) as unlike:
-            message = f"[{at}] is an answer of no kind that is known: {type(unlike).__name__} {unlike}"
+            message = f"[{at}] is an answer of an unknown kind: {type(unlike).__name__} {unlike}"
             raise INPUT.error(path, message) from unlike
         if answer:
             answers.append((str(name), question, answer))

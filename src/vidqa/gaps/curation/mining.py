@@ -82,8 +82,8 @@ def mine(request: Mining) -> Mined:
     gaps, vectors = _gaps_of(request.gaps, kpi)
     mean = pool_mean(pool, request.media_weight)
     if not pool.rows or not (mean.media.any() or mean.text.any()):
-        remedy = "name a pool with videos that can be decoded; summary.json of its embed job says what was wrong"
-        message = f"{pool.rows} rows, none with a vector that tells it from others"
+        remedy = "give a pool with videos that can be decoded; summary.json of its embed job has the errors"
+        message = f"{pool.rows} rows, none with a vector that differs from the others"
         raise NOTHING_NEW.error(pool.path, message, remedy)
     candidates = nearest(pool, mean.queries(vectors), max(50, DEEPER * request.per_gap), mean)
     texts = pool.texts_at(candidates.row[candidates.row >= 0], TEXTS)
@@ -145,7 +145,7 @@ def _results(request: Mining, choice: Choice, texts: dict[int, dict[str, Any]], 
     rows = {record.id: (row, record) for row, record in pairs}
     if missing := [name for name in labelled if name not in rows]:
         message = f"{len(missing)} of {len(labelled)} chosen rows are not in these annotations, such as {missing[0]!r}"
-        remedy = "name with --pool-annotations the annotations that the pool was embedded from"
+        remedy = "set --pool-annotations to the annotations that the pool was embedded from"
         raise INPUT.error(request.pool_annotations or "--pool-annotations", message, remedy)
     for chosen in choice.rows:
         gap, own = gaps[chosen.gap], texts[chosen.row]

@@ -54,7 +54,7 @@ def read_columns(table: Path, *names: str) -> list[dict[str, Any]]:
     try:
         rows: list[dict[str, Any]] = pyarrow.parquet.read_table(table, columns=columns.names).cast(columns).to_pylist()
     except (OSError, pyarrow.ArrowException) as broken:
-        raise INPUT.error(table, f"it is no table with {', '.join(names)}: {broken}") from broken
+        raise INPUT.error(table, f"it is not a table with {', '.join(names)}: {broken}") from broken
     return rows
 
 

@@ -144,18 +144,18 @@ def _check_sets(settings: Settings, training: spec.TrainSpec) -> None:
         if name == "pool" and os.path.isfile(place):
             continue
         if not os.path.isdir(place):
-            raise USAGE.error(f"sets.{name}", f"{place} is no folder", "name the folder of a set")
+            raise USAGE.error(f"sets.{name}", f"{place} is not a folder", "name the folder of a set")
         if name != "pool" and annotations_in_folder(place) is None:
             raise USAGE.error(f"sets.{name}", f"{place} has no annotations.json", "name the folder of a set")
     _require_apart(folders, training)
     if settings.study and settings.control:
-        message = "the study's best training is compared with one that was not searched for"
-        raise USAGE.error("control", message, "ask for one of control and study")
+        message = "the study's best training would be compared with an unsearched one"
+        raise USAGE.error("control", message, "use either control or study")
     if sets.pool is None:
-        raise USAGE.error("sets.pool", "there is nothing to take samples from", "name a pool: --pool DIR")
+        raise USAGE.error("sets.pool", "there is nothing to take samples from", "give a pool: --pool DIR")
     if settings.control and not is_labelled(sets.pool):
         message = f"{sets.pool} has no annotations, so that random samples of it have no answers to train on"
-        raise USAGE.error("control", message, "leave control out, or name a pool with annotations.json")
+        raise USAGE.error("control", message, "leave control out, or give a pool with annotations.json")
 
 
 def _check_words(settings: Settings) -> None:
@@ -174,7 +174,7 @@ def _check_training(settings: Settings, train_spec: Path) -> None:
     shorthand = actions.action("train").shorthand
     keys = {shorthand.get(key, key) for key in parse_set(settings.train, "--set train=").table}
     if decided := sorted(keys & DECIDED):
-        raise USAGE.error("train", f"{decided[0]} is not for the user of a loop to choose", "leave it out")
+        raise USAGE.error("train", f"{decided[0]} is set by the loop itself", "leave it out")
     resolved = build(Request("train", overrides=(train_spec,), sets=tuple(settings.train)))
     if settings.study:
         words = ["plan", "--study", "FOLDER", "--spec", str(train_spec)]
@@ -198,7 +198,7 @@ def _check_target(settings: Settings) -> None:
 
 def _require_apart(folders: dict[str, str], training: spec.TrainSpec) -> None:
     """Raise CURATION_LEAK for two sets in one place, and for an evaluation set that the training reads."""
-    remedy = "give selection, KPI set, test set, training set and pool folders of their own"
+    remedy = "give selection, KPI set, test set, training set and pool separate folders"
     custom = training.custom
     read = {
         os.path.realpath(annotations_in(dataset.annotation_path)): f"custom.{name} of the training's spec"
@@ -219,9 +219,9 @@ def _require_free(folder: Path) -> None:
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     others = [name for name in names if name not in (TRAIN_SPEC, EVALUATE_SPEC) and not name.startswith(".")]
     if folder.exists() and not folder.is_dir():
-        raise DEFT_FOLDER.error(folder, "it is a file", "name a folder that is empty or does not exist yet")
+        raise DEFT_FOLDER.error(folder, "it is a file", "give a folder that is empty or does not exist yet")
     if others and LOG not in others:
-        remedy = "name a folder that is empty or does not exist yet"
+        remedy = "give a folder that is empty or does not exist yet"
         raise DEFT_FOLDER.error(folder, f"it holds {', '.join(sorted(others)[:3])}", remedy)
 
 
@@ -231,8 +231,8 @@ def _changed(folder: Path, settings: Settings, recipes: dict[str, str]) -> tuple
     other = [name for name in after if name not in CHANGEABLE and before[name] != after[name]]
     other += [name for name, text in recipes.items() if (folder / name).read_text(encoding="utf-8") != text]
     if other:
-        remedy = "begin another loop in a folder of its own; only stop rules and limits can change within a loop"
-        raise DEFT_FOLDER.error(folder, f"its loop was begun otherwise; these differ: {', '.join(other)}", remedy)
+        remedy = "start another loop in its own folder; only stop rules and limits can change within a loop"
+        raise DEFT_FOLDER.error(folder, f"its loop has other options; these differ: {', '.join(other)}", remedy)
     if before == after:
         return loop, "unchanged"
     loop.write({"event": "settings", "settings": after})
@@ -278,7 +278,7 @@ def _add_labels(loop: Loop, labels: Path) -> None:
     newest = loop.state.newest
     context = StageContext(loop.folder, loop.state, newest.number if newest else 0)
     if newest is None or newest.accepted is not None or (tasks := context.output("tasks")) is None:
-        remedy = "leave --labels out; run_deft.py status LOOP says what the loop waits for"
+        remedy = "omit --labels; run_deft.py status LOOP shows what the loop waits for"
         raise USAGE.error("--labels", "no round that is open has mined samples without answers", remedy)
     labelled(tasks, labels)
     write_text(context.place / LABELS, labels.read_text(encoding="utf-8"))

@@ -68,7 +68,7 @@ class Log:
             self._whole += len(line) + 1
         if rest:
             where, message = f"{self.path}:{len(lines) + 1}", f"{len(rest)} bytes without an end of line are dropped"
-            remedy = "nothing needs to be done: the stage of that line runs again"
+            remedy = "no action needed: the stage of that line runs again"
             self.torn = JOURNAL_BROKEN.at(where, message, remedy, severity="warning")
 
     def _take(self, number: int, line: bytes) -> None:
@@ -77,12 +77,12 @@ class Log:
         try:
             event = json.loads(line)
         except (ValueError, RecursionError) as broken:
-            raise JOURNAL_BROKEN.error(where, f"line {number} is no JSON: {broken}") from broken
+            raise JOURNAL_BROKEN.error(where, f"line {number} is not JSON: {broken}") from broken
         if not isinstance(event, dict) or event.get("number") != number or not isinstance(event.get("event"), str):
             raise JOURNAL_BROKEN.error(where, f"line {number} is not event {number} of a loop")
         check = event.pop("check", None)
         if check != _check_of(self._check, event):
-            raise JOURNAL_BROKEN.error(where, f"line {number} is not what was written: its checksum is another one")
+            raise JOURNAL_BROKEN.error(where, f"line {number} has changed since it was written: its checksum differs")
         self._check = check
         self.events.append(event)
 
@@ -117,7 +117,7 @@ class Loop:
         try:
             self.state: LoopState = fold(self.log.events)
         except (ValueError, LookupError, TypeError) as wrong:
-            raise JOURNAL_BROKEN.error(self.log.path, f"its events do not make a loop: {wrong}") from wrong
+            raise JOURNAL_BROKEN.error(self.log.path, f"its events are inconsistent: {wrong}") from wrong
 
     @property
     def warnings(self) -> list[Problem]:

@@ -84,7 +84,7 @@ def evaluate(context: StageContext, model: str, data: str, stem: str, output: st
     run, facts, cost = runner.job("evaluate", recipe, context.settings.where)
     scores = scores_of(run)
     if scores.accuracy is None or scores.accuracy_ci95 is None:
-        raise DEFT_GATE.error(folder, "none of its questions has an expected answer", "give the set answers")
+        raise DEFT_GATE.error(folder, "none of its questions has an expected answer", "add answers to the set")
     kind, kinds = context.settings.stop.target_kind, scores.by_kind
     if output == "results" and kind is not None and kind not in kinds:
         message = f"no question of {folder} is of the kind {kind!r}: the target could never be reached"

@@ -48,7 +48,7 @@ def options_of(script: str, own: Sequence[str], further: Sequence[str]) -> dict[
     where = f"options of {script}.py"
     try:
         if further and not further[0].startswith("-"):
-            parser.error(f"{further[0]!r} is the value of no option")
+            parser.error(f"{further[0]!r} does not belong to an option")
         decided, options = vars(parser.parse_args(own)), parser.parse_args([*own, *further])
         fields: dict[str, Any] = program.get("fields", chosen)(options)
     except ProblemError as refused:
@@ -56,9 +56,7 @@ def options_of(script: str, own: Sequence[str], further: Sequence[str]) -> dict[
     for name, value in vars(options).items():
         is_decided = decided[name] != parser.get_default(name) and not isinstance(value, list)
         if value != decided[name] and (is_decided or name not in fields):
-            raise USAGE.error(
-                where, f"--{name.replace('_', '-')} is not for the user of a loop to choose", "leave it out"
-            )
+            raise USAGE.error(where, f"--{name.replace('_', '-')} is set by the loop itself", "leave it out")
     return fields
 
 

@@ -96,7 +96,7 @@ class Settings(Strict):
 
 def _rule(name: str) -> str:
     if name not in RULES:
-        raise ValueError(f"{name!r} is none of {', '.join(RULES)}")
+        raise ValueError(f"{name!r} is not one of {', '.join(RULES)}")
     return name
 
 

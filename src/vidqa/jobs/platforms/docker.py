@@ -90,10 +90,10 @@ def check(job: Job) -> list[Problem]:
     """Problems that keep a job from running: GPUs, nodes, paths to mount, the daemon, the image."""
     problems = gpu_problems(job, "visible")
     if job.nodes > 1:
-        problems.append(PLATFORM_NODES.at("--nodes", f"docker is one machine, {job.nodes} nodes are asked for"))
+        problems.append(PLATFORM_NODES.at("--nodes", f"docker has one node, {job.nodes} are requested"))
     mounted = mounts(job)
     for path in shadowed_image_paths(mounted, IMAGE_FOLDERS):
-        problems.append(PLATFORM_PATH.at(path, "the image has its own files there"))
+        problems.append(PLATFORM_PATH.at(path, "the image has its own files at that path"))
     if is_local():  # a remote daemon checks it itself
         inputs = [mount.path for mount in mounted if mount.read_only and mount.path not in job.to_come]
         missing = [path for path in inputs if not path.exists()]
@@ -113,12 +113,12 @@ def _image_problems(client: Any, image: str) -> list[Problem]:
         return [IMAGE_UNUSABLE.at(image, "it is not on the daemon's machine", severity="warning")]
     labels = facts["Config"].get("Labels") or {}
     if labels.get("org.opencontainers.image.title") != ENGINE_TITLE:
-        return [IMAGE_UNUSABLE.at(image, "it does not say that it is this project's engine")]
+        return [IMAGE_UNUSABLE.at(image, "its labels do not identify it as this project's engine")]
     here = vidqa.__version__, git_commit()
     there = labels.get("org.opencontainers.image.version"), labels.get("org.opencontainers.image.revision")
     if all(ours == theirs or not ours or not theirs for ours, theirs in zip(here, there, strict=True)):
         return []
-    message = "it holds version {}, commit {}; here is version {}, commit {}".format(*there, *here)
+    message = "it has version {}, commit {}; here is version {}, commit {}".format(*there, *here)
     return [IMAGE_UNUSABLE.at(image, message, severity="warning")]
 
 
@@ -215,7 +215,7 @@ def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
         created = client.create_container_from_config(body, container_name(job.job_id))["Id"]
         try:
             if docker_daemon.read_file(client, created, str(job.spec)) != job.spec.read_bytes():
-                raise NOT_SHARED.error(job.run_dir, "on the daemon's machine it does not hold the spec written here")
+                raise NOT_SHARED.error(job.run_dir, "the daemon's machine does not see the spec that was written to it")
             # Only the job reads and removes this file: `docker inspect` shows variables to everyone.
             if secrets := environment.values(environment.SECRET_NAMES):
                 docker_daemon.put_file(client, created, SECRETS_FILE, secrets, body["User"])
@@ -235,7 +235,7 @@ def status(job: Submitted) -> Observed:
         with daemon() as client:
             return _poll(client, job)
     except ProblemError as refused:
-        return Observed(job.state, None, f"what became of it cannot be seen: {refused.problems[0].message}")
+        return Observed(job.state, None, f"its outcome is unknown: {refused.problems[0].message}")
 
 
 def _poll(client: Any, job: Submitted) -> Observed:
@@ -256,7 +256,7 @@ def _poll(client: Any, job: Submitted) -> Observed:
 
 def _without_container(client: Any, job: Submitted) -> Observed:
     if job.reference and client.info()["ID"] != job.reference.get("daemon"):
-        return Observed(job.state, None, f"it runs with another Docker daemon than {docker_daemon.address()}")
+        return Observed(job.state, None, f"it runs on a different Docker daemon than {docker_daemon.address()}")
     # Another process may have collected and removed the container meanwhile.
     return _stored_end(job) or vanished(job, "its container vanished: removed by someone else")
 

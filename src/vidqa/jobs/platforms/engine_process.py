@@ -48,7 +48,7 @@ def torchrun(python: str, job: Job, first_node: str | None = None, node_rank: st
     if job.nodes == 1:
         return (*start, "--standalone", share, *engine_words(job))
     if first_node is None or node_rank is None:
-        raise PLATFORM_NODES.error("--nodes", f"this platform is one machine, {job.nodes} nodes are asked for")
+        raise PLATFORM_NODES.error("--nodes", f"this platform has one node, {job.nodes} are requested")
     host, _, port = first_node.rpartition(":")
     # Fixed ranks: a restarted job computes with the same ranks, so its sums are the same.
     meeting = (f"--node-rank={node_rank}", f"--master-addr={host}", f"--master-port={port}")
@@ -75,8 +75,8 @@ def engine_environment(job: Job, cores: int | None = None) -> dict[str, str]:
         if value != (shown := environment.redacted(value)):
             raise SITE_SETTINGS.error(
                 name,
-                f"it holds a user, password or token, and would be written into the job's files: {shown}",
-                f"set {name} without them; HF_TOKEN and the AWS_ keys are handed to the job without being written",
+                f"it contains a user, password or token, and would be written into the job's files: {shown}",
+                f"set {name} without them; HF_TOKEN and the AWS_ keys are passed to the job without being written",
             )
     settings = {
         "PYTHONUNBUFFERED": "1",
@@ -135,7 +135,7 @@ def ended(job: Submitted, exit_code: int, status: EngineStatus, log_tail: str) -
     # torchrun exits with 1 for any exit code of its workers; the engine's status is more exact.
     reported = status.exit_code if status.state != State.COMPLETE else None
     if not reported and exit_code == Exit.NOT_DONE and not job.cancel_requested:
-        return Observed(State.STOPPED, int(Exit.NOT_DONE), "it was asked to stop before the engine had begun")
+        return Observed(State.STOPPED, int(Exit.NOT_DONE), "it was stopped before the engine started")
     return _unfinished(job, reported or int(Exit.JOB_FAILED), message)
 
 
@@ -167,7 +167,7 @@ def exit_reason(exit_code: int, log_tail: str) -> str:
         numbers = [-exit_code if exit_code < 0 else exit_code - 128]
     signals = [candidate for number in numbers for candidate in signal.Signals if candidate == number]
     if signal.SIGKILL in signals:
-        return "an engine process was killed (SIGKILL), by someone or something outside of it"
+        return "an engine process was killed (SIGKILL) from outside"
     if signals:
         return f"an engine process was ended by signal {signals[0].name}"
     return f"it ended with exit code {exit_code}"
@@ -176,5 +176,5 @@ def exit_reason(exit_code: int, log_tail: str) -> str:
 def _unfinished(job: Submitted, code: int, message: str) -> Observed:
     if job.cancel_requested:
         saved = code == Exit.NOT_DONE
-        return Observed(State.CANCELED, code, message if saved else "it was ended before it had saved itself")
+        return Observed(State.CANCELED, code, message if saved else "it was terminated before it saved")
     return Observed(State.STOPPED if code == Exit.NOT_DONE else State.ERROR, code, message)

@@ -13,7 +13,7 @@ from vidqa.core.environment import jobs_folder
 from vidqa.core.locks import BUSY, locked
 
 LOCK_WAIT_S = 60.0
-OTHER_FOLDER = "let VIDQA_STATE_DIR name a folder that you may write"
+OTHER_FOLDER = "set VIDQA_STATE_DIR to a writable folder"
 
 
 def record_file(job_id: str) -> Path:

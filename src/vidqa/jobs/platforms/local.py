@@ -85,7 +85,7 @@ def check(job: Job) -> list[Problem]:
     if importlib.util.find_spec("torch") is None:
         problems.append(PACKAGE_MISSING.at("torch", f"{sys.executable} has no torch, so there is no torchrun"))
     if job.nodes > 1:
-        problems.append(PLATFORM_NODES.at("--nodes", f"local is one machine, {job.nodes} nodes are asked for"))
+        problems.append(PLATFORM_NODES.at("--nodes", f"local has one node, {job.nodes} are requested"))
     if job.image:
         problems.append(PLATFORM_IMAGE_UNUSED.at("--image", "the platform is local", severity="warning"))
     return problems + gpu_problems(job, "visible")
@@ -139,7 +139,7 @@ def status(job: Submitted) -> Observed:
     if ended is not None:
         return ended
     if job.launcher.host != this_process().host:
-        return Observed(job.state, None, f"it was started on {job.launcher.host}; ask there")
+        return Observed(job.state, None, f"it was started on {job.launcher.host}; check it there")
     launching = job.reference is None and job.launcher.is_alive  # first: it may start its job and exit meanwhile
     supervisor = _supervisor_of(job)
     if engine_processes(job.job_id, supervisor=supervisor):
@@ -149,7 +149,7 @@ def status(job: Submitted) -> Observed:
     if launching:
         return Observed(State.PENDING)
     is_begun = job.reference is not None or tail(run_folder_log, job)
-    message = "the process vanished, and no exit code of it can be read" if is_begun else LAUNCHER_ENDED
+    message = "the process vanished without an exit code" if is_begun else LAUNCHER_ENDED
     return _ended(job) or vanished(job, message)  # it may have ended normally meanwhile
 
 

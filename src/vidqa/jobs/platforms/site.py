@@ -73,7 +73,7 @@ def settings_of(job: Submitted, model: type[Any] | None) -> Any:
     try:
         return model.model_validate(values)
     except ValueError as wrong:
-        message = f"its settings are none of {model.__name__}: {str(wrong)[:500]}"
+        message = f"its settings are not valid for {model.__name__}: {str(wrong)[:500]}"
         raise JOB_RECORD_BROKEN.error(record_file(job.job_id), message) from wrong
 
 
@@ -96,7 +96,7 @@ def _tables(path: Path) -> dict[str, Any]:
         with open_plain(path) as file:
             return tomllib.load(file)
     except FileNotFoundError:
-        remedy = "write it after references/site_template.toml, or leave --site out"
+        remedy = "write it from references/site_template.toml, or omit --site"
         raise SITE_SETTINGS.error(path, "there is no such file", remedy) from None
     except (OSError, ValueError, RecursionError) as broken:
         raise SITE_SETTINGS.error(path, f"it cannot be read as TOML: {broken}") from broken

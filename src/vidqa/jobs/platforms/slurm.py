@@ -117,8 +117,8 @@ def _interpreter(job: Job) -> list[Problem]:
 def _cores(site: SlurmSite) -> list[Problem]:
     if site.cpus_per_task or any(option.startswith("--cpus-per-") for option in site.options):
         return []
-    message = "it is not set, and many clusters give a job one core on each node"
-    remedy = "set it to about 8 for each GPU of a node: videos are decoded there"
+    message = "it is not set, and many clusters then give a job one core per node"
+    remedy = "set it to about 8 per GPU of a node, for decoding videos"
     return [SITE_SETTINGS.at("cpus_per_task", message, remedy, severity="warning")]
 
 
@@ -176,7 +176,7 @@ def status(job: Submitted) -> Observed:
         named = slurm_id, slurm_script.name_of(job.job_id)
         job_in_slurm = slurm_job(cluster, *named) or _exit_code_left(job, slurm_id) or accounted(cluster, *named)
     except ProblemError as silent:
-        return Observed(job.state, None, f"SLURM cannot be asked: {silent.problems[0].message}")
+        return Observed(job.state, None, f"SLURM is unavailable: {silent.problems[0].message}")
     return _observed(job, slurm_id, job_in_slurm)
 
 
@@ -249,7 +249,7 @@ def _observed(job: Submitted, slurm_id: str, job_in_slurm: SlurmJob | None) -> O
         code = int(Exit.JOB_FAILED) if job_in_slurm.exit_code is None else job_in_slurm.exit_code
         return ended_here(job, code)
     if job_in_slurm.state == "CANCELLED":
-        observed = vanished(job, "it was canceled in SLURM before it had saved itself")
+        observed = vanished(job, "it was canceled in SLURM before it saved")
         return observed if observed.state == State.COMPLETE else replace(observed, state=State.CANCELED)
     kind, message = ENDED_BY_SLURM[job_in_slurm.state]
     observed = vanished(job, "")

@@ -39,7 +39,7 @@ OWN_OPTIONS += ("open-mode", "export", "signal", "no-requeue", "test-only", "wai
 def _of_this_cluster(option: str) -> str:
     """Refuse --clusters and its short form."""
     if option.startswith("--cl") and not option.startswith("--cluster-constraint"):
-        raise ValueError("the job would go to another cluster, where nobody looks for it; let `ssh` name a host there")
+        raise ValueError("the job would go to another cluster, where nothing monitors it; set `ssh` to a host there")
     return option
 
 
@@ -245,15 +245,15 @@ def image_problems(site: SlurmSite, image: str) -> list[Problem]:
         return [
             SITE_SETTINGS.at(
                 "--image",
-                f"the backend is {site.backend}, and no image is named",
-                "name one with --image, or with `image` in the table [slurm] of site.toml",
+                f"the backend is {site.backend}, and no image is given",
+                "give one with --image, or with `image` in the table [slurm] of site.toml",
             )
         ]
     is_file = "://" not in image and (image.startswith(("/", ".", "~")) or image.endswith(IMAGE_FILES))
     if not is_file or is_unseen(site, image):
         return []
     if not image.startswith("/"):
-        return [PLATFORM_IMAGE_UNUSED.at(image, "it is no absolute path", f"write {absolute(image)}")]
+        return [PLATFORM_IMAGE_UNUSED.at(image, "it is not an absolute path", f"write {absolute(image)}")]
     if os.path.isfile(image):
         return []
     return [PLATFORM_IMAGE_UNUSED.at(image, "there is no such file on this machine", WRONG_PATH)]
@@ -266,7 +266,7 @@ def option_problems(site: SlurmSite) -> list[Problem]:
         name = option.removeprefix("--").partition("=")[0]
         own = next((own for own in OWN_OPTIONS if own.startswith(name)), None)
         if own:
-            message = f"{option} is in the way of the job's own script, which decides on --{own}"
+            message = f"{option} conflicts with the job's own script, which sets --{own}"
             remedy = "leave it out of `options`; launch.py has --nodes and --gpus, the table [slurm] the rest"
             problems.append(SITE_SETTINGS.at("options", message, remedy))
     return problems
@@ -305,8 +305,8 @@ def unmountable(job: Job) -> list[Problem]:
         return []
     needed = dict.fromkeys([job.run_dir, *(mount.path for mount in mounts(job))])
     odd = [path for path in needed if DIVIDES_MOUNTS & set(str(path)) or str(path) != str(path).strip()]
-    message = f"the backend is {job.settings.backend}, and the path holds one of : , ^ or ends in a blank"
-    remedy = "Rename the folder, or let `backend` in the table [slurm] of site.toml be venv, which takes any path."
+    message = f"the backend is {job.settings.backend}, and the path contains one of : , ^ or ends in a blank"
+    remedy = "Rename the folder, or set `backend` to venv in the table [slurm] of site.toml, which supports any path."
     return [PLATFORM_PATH.at(path, message, remedy) for path in odd]
 
 

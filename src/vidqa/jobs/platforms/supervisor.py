@@ -43,7 +43,7 @@ def supervise(job_id: str, exit_file: Path | None, command: Sequence[str]) -> in
         if exit_file:
             files.write_json(exit_file, {"exit_code": exit_code, "ended": files.now()})
     except OSError as failed:
-        print(f"the job ended with exit code {exit_code}, which cannot be kept: {failed}", flush=True)
+        print(f"the job ended with exit code {exit_code}, which cannot be saved: {failed}", flush=True)
     return exit_code
 
 
@@ -102,7 +102,7 @@ def memory_kills(own: Path = OWN_CGROUP, cgroups: Path = CGROUPS) -> dict[Path, 
 def memory_evidence(before: dict[Path, int], now: dict[Path, int]) -> str:
     """The line for a job's log; empty if no process was killed for lack of memory in between."""
     killed = {where: count - before[where] for where, count in now.items() if count > before.get(where, count)}
-    lines = [f"the kernel ended {n} process(es) for want of memory: oom_kill in {where}" for where, n in killed.items()]
+    lines = [f"the kernel ended {n} process(es) for lack of memory: oom_kill in {where}" for where, n in killed.items()]
     return "\n".join(lines)
 
 

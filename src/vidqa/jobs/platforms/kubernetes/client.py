@@ -23,8 +23,8 @@ CONNECT_S, READ_S = 5.0, 30.0
 PLURALS = {"Job": "jobs", "ConfigMap": "configmaps", "Service": "services", "TrainJob": "trainjobs"}
 Json = dict[str, Any]
 ASK_FOR_RIGHTS = (
-    "Ask for create, get, delete on jobs (or trainjobs), configmaps, services; get, list, watch, delete on pods; get "
-    "on pods/log."
+    "Request the rights to create, get, delete jobs (or trainjobs), configmaps, services; to get, list, watch, delete "
+    "pods; to get pods/log."
 )
 
 

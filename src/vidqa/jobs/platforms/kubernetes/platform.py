@@ -47,8 +47,8 @@ RECONNECT_S = 0.2  # until a lost connection is reopened
 FORCE_S = 30.0  # until a cluster has removed killed pods
 NAME_TAKEN = "Remove it (kubectl delete), or launch again in a second: the name is made from the time."
 PUT_KEYS = (
-    "Put them into it (kubectl create secret generic vidqa --from-env-file=FILE), or let the spec do without: "
-    "logging.logger, train.ckpt.upload_hf, upload_s3. A service_account stands for the AWS keys."
+    "Put them into it (kubectl create secret generic vidqa --from-env-file=FILE), or remove their use from the spec: "
+    "logging.logger, train.ckpt.upload_hf, upload_s3. A service_account replaces the AWS keys."
 )
 NEEDED = (("list", ""), ("watch", ""), ("delete", ""), ("get", "log"))  # on pods and their subresources
 Json = dict[str, Any]
@@ -80,7 +80,7 @@ def _missing_secrets(job: Job, cluster: Cluster) -> list[Problem]:
             return [PLATFORM_REFUSED.at(where, message, PUT_KEYS, severity="warning")]
         if answer.status != 404:
             raise
-        message = f"there is no such Secret, and the spec needs {', '.join(required)}"
+        message = f"there is no such Secret, but the spec needs {', '.join(required)}"
         return [PLATFORM_REFUSED.at(where, message, PUT_KEYS)]
     missing = ", ".join(name for name in required if name not in has)
     return [PLATFORM_REFUSED.at(where, f"it lacks {missing}, which the spec needs", PUT_KEYS)] if missing else []
@@ -219,9 +219,7 @@ def _poll(job: Submitted, cluster: Cluster) -> Observed:
     if blocked and (datetime.now(UTC) - blocked.since).total_seconds() > limit:
         cluster.delete(_main(job))
         failure: Failure = {"class": blocked.kind, "evidence": blocked.message}
-        message = (
-            f"it was ended after {limit} s, since its image or its settings kept it from starting: {blocked.message}"
-        )
+        message = f"it was terminated after {limit} s, as its image or settings prevented its start: {blocked.message}"
         return _store_end(job, Observed(State.ERROR, int(Exit.ENVIRONMENT), message, failure))
     return state
 
@@ -236,7 +234,7 @@ def _gone(job: Submitted, pods: Sequence[Json]) -> Observed:
     """The state of a job that the cluster does not have: cancelled, never created, or deleted by somebody."""
     ended = endings(pods)
     if len(ended) < len(pods):
-        return Observed(State.RUNNING, None, "its pods are being ended")
+        return Observed(State.RUNNING, None, "its pods are terminating")
     if ended:
         return _store_end(job, verdict(decisive(pods) or ended[-1], pods, job, ""))
     return vanished(job, "the job vanished: the cluster has neither it nor a pod of it")
@@ -269,7 +267,7 @@ def _cancel(job: Submitted, cluster: Cluster, grace_s: float) -> None:
     if ending is not None:
         _store_end(job, verdict(ending, last, job, ""))
     else:
-        _store_end(job, Observed(State.CANCELED, int(Exit.JOB_FAILED), "it was ended before it had saved itself"))
+        _store_end(job, Observed(State.CANCELED, int(Exit.JOB_FAILED), "it was terminated before it saved"))
 
 
 def _watch_end(

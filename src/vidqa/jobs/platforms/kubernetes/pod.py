@@ -38,7 +38,7 @@ def main(words: Sequence[str]) -> int:
     if options.first_node and options.node > 0:
         _await_first_node(options.first_node, run, options.job)
     if is_done(run, options.job):
-        print("the run is complete; this pod takes the place of one that was lost after that", flush=True)
+        print("the run is complete; this pod replaces one that was lost after that", flush=True)
         _write_termination_message(options.last_words, run, 0)
         return int(Exit.OK)
     try:
@@ -95,7 +95,7 @@ def _await_first_node(host: str, run: RunFolder, job_id: str) -> None:
     deadline = time.monotonic() + FIRST_NODE_S
     while not is_done(run, job_id) and (has_stopped(run, job_id) or not _has_address(host)):
         if time.monotonic() > deadline:
-            print(f"the first node {host} has not begun after {FIRST_NODE_S:.0f} s", flush=True)
+            print(f"the first node {host} has not started after {FIRST_NODE_S:.0f} s", flush=True)
             return
         time.sleep(1)
 

@@ -34,7 +34,7 @@ Capability = Annotated[str, Field(pattern=r"^[A-Z_]+$")]
 def _fit_to_be_read(text: str) -> str:
     """Refuse credentials, which belong into a Secret: a manifest is readable for all."""
     if text in SECRET_NAMES or redacted(text) != text:
-        raise ValueError("a manifest is for all to read: put it into the Secret")
+        raise ValueError("a manifest is not secret: put it into the Secret")
     return text
 
 
@@ -134,7 +134,7 @@ class KubernetesSite(SiteSettings):
     @model_validator(mode="after")
     def _a_runtime_decides_on_the_network(self) -> KubernetesSite:
         if self.host_network and self.form == "trainjob":
-            raise ValueError("host_network cannot be set on a TrainJob: choose a runtime that has it")
+            raise ValueError("host_network cannot be set on a TrainJob: choose a runtime that sets it")
         return self
 
 
@@ -192,14 +192,14 @@ def _problem(site: KubernetesSite, path: Path, is_written: bool) -> Problem | No
     volume, there = _volume_of(site, path), seen_at(site, path)
     if volume is None or there is None:
         held = ", ".join(volume.here for volume in site.volumes) or "none"
-        return PATH_UNSEEN.at(path, f"no volume holds it; they hold: {held}", _remedy(path))
+        return PATH_UNSEEN.at(path, f"no volume contains it; they contain: {held}", _remedy(path))
     nearest = max((v for v in site.volumes if there.is_relative_to(v.mount_path)), key=lambda v: len(v.mount_path))
     if nearest is not volume:
-        message = f"in the pod it would be {there}, over which {nearest.mount_path} is mounted"
+        message = f"in the pod it would be {there}, hidden by the volume at {nearest.mount_path}"
         return PATH_UNSEEN.at(path, message, "give one of the two volumes another mount_path")
     if is_written and volume.read_only:
-        message = f"it is written, and {volume.mount_path} is mounted read-only"
-        return PATH_UNSEEN.at(path, message, "name a folder of a volume without read_only")
+        message = f"the job writes to it, but {volume.mount_path} is mounted read-only"
+        return PATH_UNSEEN.at(path, message, "give a folder of a volume without read_only")
     return None
 
 
@@ -219,8 +219,8 @@ def _remedy(path: Path) -> str:
         return SHOW_PATH["Kubernetes"]
     cache = Path(*path.parts[: path.parts.index(name)])
     return (
-        f"Give the volume that holds the hub's cache launcher_path = '{cache}' in site.toml, or let HF_HOME name a "
-        "folder of a volume."
+        f"Give the volume that holds the hub's cache launcher_path = '{cache}' in site.toml, or set HF_HOME to "
+        "a folder of a volume."
     )
 
 

@@ -176,9 +176,9 @@ def _unfinished(owner: Json, pods: Sequence[Json], job: Submitted) -> Observed:
     creating = [pod for pod in pods if (container_state(pod).get("waiting") or {}).get("reason") == "ContainerCreating"]
     preparing = [pod["metadata"]["name"] for pod in creating]
     if preparing:
-        advice = f"`kubectl describe pod {preparing[0]}` says what holds it up"
+        advice = f"`kubectl describe pod {preparing[0]}` shows the reason"
         return Observed(state, None, f"{len(preparing)} pod(s) wait for their image and volumes: {advice}")
-    return Observed(state, None, "" if running else "its pods are being made")
+    return Observed(state, None, "" if running else "its pods are being created")
 
 
 def _unscheduled(pod: Json) -> str:

@@ -22,7 +22,7 @@ from vidqa.evaluation.problems import REWARD_LABELS, REWARD_REFERENCE
 from vidqa.evaluation.results import make_item
 from vidqa.evaluation.text import normalise, tokens
 from vidqa.evaluation.text import token_f1 as bag_f1
-from vidqa.spec.grpo_tables import REWARDS, reward_weights
+from vidqa.spec.grpo_tables import REWARDS, reward_part, reward_weights
 
 OVERLONG = "overlong"
 NUMERIC = ("number", "distance")
@@ -126,14 +126,11 @@ class UserReward:
         try:
             self.process = self.process or UserFunction(self.file, self.function, limit_s=START_S)
             value = self.process.call(arguments, limit_s=self.timeout_s, objects=[1])
-        except UserFunctionTimeout:
-            self.close()
-            message = f"{self.name} took more than {self.timeout_s:g} s"
-            raise USER_FUNCTION.error(record.place, message) from None
         except UserFunctionError as failed:
             self.close()
-            message = f"{self.name}: {failed.message} {failed.where}".rstrip()
-            raise USER_FUNCTION.error(record.place, message) from None
+            is_late = isinstance(failed, UserFunctionTimeout)
+            why = f"it took more than {self.timeout_s:g} s" if is_late else f"{failed.message} {failed.where}".rstrip()
+            raise USER_FUNCTION.error(record.place, f"{self.name}: {why}") from None
         number, parts = value if isinstance(value, list) and len(value) == 2 else (value, {})
         if not isinstance(parts, dict) or not all(map(is_number, (number, *parts.values()))):
             message = f"{self.name} gave {str(value)[:100]!r}, not a number or (number, table of numbers)"
@@ -175,12 +172,9 @@ class Rewards:
         """The reward of a completion. Raises USER_FUNCTION for a function of the user."""
         total, parts = 0.0, dict[str, float]()
         for name, weight in self.weights.items():
-            if name in self.users:
-                value, more = self.users[name](completion)
-                parts |= {self.users[name].function: value, **more}
-            else:
-                value = BUILT_IN[REWARDS[name]](completion)
-                parts[REWARDS[name]] = value
+            user, part = self.users.get(name), reward_part(name)
+            value, more = user(completion) if user else (BUILT_IN[part](completion), {})
+            parts |= {part: value, **more}
             total += weight * value
         if self.overlong.enable_overlong_penalty:
             settings = (self.longest, self.overlong.buffer_length, self.overlong.penalty_factor)

@@ -63,9 +63,8 @@ def fingerprint(spec: Spec) -> str:
     with values counts: the first match decides."""
     left_out = action_for(spec).ignored_keys
     values = {path: value for path, value in flat(spec).items() if path not in left_out}
-    values |= {
-        path: list(value.items()) for path, value in values.items() if "_pattern" in path and isinstance(value, dict)
-    }
+    patterns = [path for path, value in values.items() if "_pattern" in path and isinstance(value, dict)]
+    values |= {path: list(values[path].items()) for path in patterns}
     text = json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

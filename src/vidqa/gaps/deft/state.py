@@ -214,9 +214,8 @@ def take(state: LoopState, event: Event) -> None:
 def _finished(state: LoopState, event: Event) -> None:
     done = StageState.model_validate({name: event[name] for name in StageState.model_fields if name in event})
     # From the settings at that time: an earlier version may have written fingerprints of another text.
-    done.inputs |= {
-        name: fingerprint(state.settings.text(name)) for name in done.inputs if name.startswith("settings.")
-    }
+    settings = [name for name in done.inputs if name.startswith("settings.")]
+    done.inputs |= {name: fingerprint(state.settings.text(name)) for name in settings}
     if event["round"] is None:
         state.closed[event["stage"]] = done
         return

@@ -15,7 +15,7 @@ from vidqa.core import files
 from vidqa.core.environment import cache_folder
 from vidqa.core.files import content_hash
 from vidqa.gaps.deft.state import fingerprint
-from vidqa.planning.resume_compat import _earlier_weights_hash, same_weights, upgraded_facts, weights_hash
+from vidqa.planning.resume_compat import _earlier_weights_hash, compare, same_weights, weights_hash
 
 MIB = 1 << 20
 
@@ -51,9 +51,10 @@ def test_records_of_earlier_versions_still_name_their_weights(tmp_path: Path) ->
     folder = model(tmp_path / "model")
     earlier = {"base_model": _earlier_weights_hash(folder, None), "lora": None}
     assert same_weights(earlier["base_model"], folder) and not same_weights("0" * 64, folder)
-    assert upgraded_facts(earlier, folder) == {"base_model": weights_hash(folder), "lora": None}
-    assert upgraded_facts({"base_model": "0" * 64}, folder) == {"base_model": "0" * 64}
-    assert upgraded_facts({"lora": None}, folder) == {"lora": None}
+    now = {"weights": {"base_model": weights_hash(folder), "lora": None}, "spec": {}}
+    for facts, is_other in ((earlier, False), ({**earlier, "base_model": "0" * 64}, True), ({"lora": None}, True)):
+        refused, _ = compare(tmp_path, {"weights": facts, "spec": {}}, now, folder, [])
+        assert bool(refused) is is_other
 
 
 def test_the_hash_of_a_large_file_is_kept_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

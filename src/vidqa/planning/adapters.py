@@ -61,9 +61,8 @@ def base_precision(folder: Path) -> str | None:
 def check_base_precision(folder: Path, precision: str | None) -> None:
     """Raise MODEL_UNSUPPORTED if the adapter was trained on a base of another precision than `precision`."""
     if (trained_on := base_precision(folder)) != precision:
-        message = f"the adapter was trained on a base in {trained_on or '16 bits'}, and the base here is in " + (
-            precision or "16 bits"
-        )
+        ours, theirs = precision or "16 bits", trained_on or "16 bits"
+        message = f"the adapter was trained on a base in {theirs}, and the base here is in {ours}"
         remedy = f"set policy.quantization = {trained_on or 'null'}, or merge it: scripts/export.py RUN --merge"
         raise MODEL_UNSUPPORTED.error(folder / CONFIG, message, remedy)
 

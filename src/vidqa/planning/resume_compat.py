@@ -85,7 +85,9 @@ def compare(
     """Compare the facts of a checkpoint (`before`) with those of the run that resumes (`now`) from the base model in
     `model_dir`, which has `parameters` of these names. `now` may lack a part that is not known yet. Returns (changes
     that forbid resuming, other changes that affect learning), as text."""
-    before = {**before, "weights": upgraded_facts(before.get("weights", {}), model_dir)}
+    weights = before.get("weights", {})
+    if (recorded_hash := weights.get("base_model")) and same_weights(recorded_hash, model_dir):
+        before = {**before, "weights": {**weights, "base_model": weights_hash(model_dir)}}
     adapted = {name.partition(".lora_")[0] for name in parameters if ".lora_" in name}
     parts = {part: title for part, title in FIXED_PARTS.items() if part in now}
     refused = {title: changes(before.get(part, {}), now[part], adapted) for part, title in parts.items()}
@@ -163,12 +165,6 @@ def same_weights(recorded: object, folder: Path, base: Path | None = None) -> bo
     """Whether `recorded`, a hash from a run or checkpoint, matches a folder's weights, by the current `weights_hash` or
     by that of earlier versions. Raises OSError."""
     return recorded in (weights_hash(folder, base), _earlier_weights_hash(folder, base))
-
-
-def upgraded_facts(recorded: Mapping[str, Any], folder: Path) -> Mapping[str, Any]:
-    """The `weights_facts` of a checkpoint with the current hash of its base model, if that is the model in `folder`."""
-    base = recorded.get("base_model")
-    return {**recorded, "base_model": weights_hash(folder)} if base and same_weights(base, folder) else recorded
 
 
 def _weight_files(folder: Path, base: Path | None) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -41,13 +41,8 @@ class Objective(Protocol):
                          reduced to the N supervised ones, [N]: weights, advantages, log-probabilities
     """
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def maxima(self) -> tuple[str, ...]:
-        return ()
+    metrics: ClassVar[tuple[str, ...]] = ()
+    maxima: ClassVar[tuple[str, ...]] = ()
 
     def token_values(self, sample: Sample) -> Mapping[str, np.ndarray]:
         return {}
@@ -79,7 +74,7 @@ class Preference(Objective):
     the reference was computed. `engine` is the spec's table. `reference`, float32 [answers] indexed by the values of
     `Batch.samples`, NaN if unknown, is set before the first step (`training.reference`)."""
 
-    metrics: tuple[str, ...] = PREFERENCE
+    metrics = PREFERENCE
     reference: torch.Tensor
 
     def __init__(self, engine: Any) -> None:
@@ -133,8 +128,8 @@ class PolicyGradient:
     banned: torch.Tensor
     compile: bool = False
 
-    metrics: tuple[str, ...] = POLICY
-    maxima: tuple[str, ...] = POLICY_MAXIMA
+    metrics: ClassVar[tuple[str, ...]] = POLICY
+    maxima: ClassVar[tuple[str, ...]] = POLICY_MAXIMA
 
     def token_values(self, sample: Any) -> Mapping[str, np.ndarray]:
         return sample.values

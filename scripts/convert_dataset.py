@@ -19,8 +19,8 @@ def column(text: str) -> tuple[str, str]:
 JSON = ["llava", "messages", "jsonl"]
 TABLES = ["parquet", "hf"]
 parser = Parser(
-    "Convert annotations between formats, with a report of the fields that had no place. Media are not copied, "
-    "but those inside a table are written to media/ beside the output.",
+    "Convert annotations between formats, and report dropped fields. Media are not copied, except those inside a "
+    "table, which are written to media/ beside the output.",
     examples=[
         "python scripts/convert_dataset.py --in questions.csv --to llava --out DATA/annotations.json --prompt mcq",
         "python scripts/convert_dataset.py --in OLD --in NEW --to llava --out DATA/annotations.json",

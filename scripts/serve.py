@@ -19,7 +19,7 @@ def choices(text: str) -> list[str]:
 
 
 parser = Parser(
-    "Answer questions about videos and images over HTTP, for OpenAI's clients; by default for this machine alone.",
+    "Answer questions about videos and images over HTTP, for OpenAI's clients; by default only on this machine.",
     examples=[
         "python scripts/serve.py --model outputs/train/RUN --port 8000",
         "python scripts/serve.py --model FOLDER --host 0.0.0.0 --allow-path /data/videos",

@@ -138,9 +138,9 @@ def test_packages_import_what_they_may_know() -> None:
     assert import_graph.import_graph() == MAY_KNOW
 
 
-def test_packages_are_on_no_circle() -> None:
-    assert {name for floor in import_graph.floors(MAY_KNOW) for name in floor} == set(MAY_KNOW)
-    assert import_graph.floors({"a": {"b"}, "b": {"a"}, "c": set()}) == [["c"]]
+def test_packages_are_in_no_cycle() -> None:
+    assert {name for layer in import_graph.layers(MAY_KNOW) for name in layer} == set(MAY_KNOW)
+    assert import_graph.layers({"a": {"b"}, "b": {"a"}, "c": set()}) == [["c"]]
 
 
 def test_packages_of_the_engine_import_one_way() -> None:

@@ -1,4 +1,4 @@
-"""Which package imports which, read from the code: the page `references/packages.md` and the tests of it."""
+"""The import graph of the packages, read from the code, and the page `references/packages.md` about it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PAGE = f"""# Packages of src/vidqa
 
 {GENERATED}
 
-A package imports packages of lower floors only, so there is no circle. Code belongs on the lowest floor that has all it
-needs. `tests/test_house_rules.py` lists what each package may import.
+A package imports only packages of lower layers, so there are no cycles. Code belongs in the lowest layer that has all
+it needs. `tests/test_house_rules.py` lists the allowed imports of each package.
 """
 
 
@@ -40,7 +40,7 @@ def _type_only(module: ast.Module) -> Iterator[ast.AST]:
 
 
 def import_graph(folder: Path = PACKAGE) -> dict[str, set[str]]:
-    """The packages below `folder`, and modules that stand alone there: what of them each imports."""
+    """The imports of each package and module directly below `folder` from the others."""
     graph: dict[str, set[str]] = {path.stem: set() for path in folder.iterdir() if _is_node(path)}
     for path in folder.rglob("*.py"):
         importer = path.relative_to(folder).with_suffix("").parts[0]
@@ -54,22 +54,22 @@ def _is_node(path: Path) -> bool:
     return (path.suffix == ".py" and path.stem != "__init__") or (path / "__init__.py").is_file()
 
 
-def floors(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The packages floor by floor: each imports lower floors only. Packages on a circle stand on none."""
+def layers(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The packages layer by layer: each imports only lower layers. Packages in a cycle are in none."""
     levels: list[list[str]] = []
     below: set[str] = set()
-    while floor := [name for name, others in graph.items() if name not in below and others <= below]:
-        levels.append(floor)
-        below.update(floor)
+    while layer := [name for name, others in graph.items() if name not in below and others <= below]:
+        levels.append(layer)
+        below.update(layer)
     return levels
 
 
 def page() -> str:
-    """The graph as a table, floor by floor, and as a drawing without the arrows that follow from others."""
+    """The graph as a table, layer by layer, and as a drawing of its transitive reduction."""
     graph = import_graph()
-    lines = [PAGE, row("floor", "package", "what it is", "imports"), row(*["---"] * 4)]
-    for number, floor in enumerate(floors(graph)):
-        lines += [row(str(number), f"`{name}`", _purpose(name), ", ".join(sorted(graph[name]))) for name in floor]
+    lines = [PAGE, row("layer", "package", "content", "imports"), row(*["---"] * 4)]
+    for number, layer in enumerate(layers(graph)):
+        lines += [row(str(number), f"`{name}`", _purpose(name), ", ".join(sorted(graph[name]))) for name in layer]
     lines += ["", "```mermaid", "graph BT"]
     for name, others in graph.items():
         through = {far for other in others for far in _reached(graph, other)}

@@ -107,7 +107,7 @@ def _problem(model: type[Any], error: Any, where: str) -> Problem:
     if error["type"] != "extra_forbidden":
         value = environment.redacted(repr(error.get("input")))
         fields = [model.model_fields[name] for name in error["loc"][:1]]  # none if values contradict each other
-        meant = "".join(f". Meant is: {field.description}" for field in fields)
+        meant = "".join(f". Meaning: {field.description}" for field in fields)
         return SITE_SETTINGS.at(f"{where} {place}", f"{error['msg']}; it is {value:.100}{meant}")
     names = list(model.model_fields) if len(error["loc"]) == 1 else []
     return SITE_SETTINGS.at(f"{where} {place}", f"there is no key {error['loc'][-1]!r}{_nearest(place, names)}")

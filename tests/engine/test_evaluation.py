@@ -224,7 +224,7 @@ def test_an_answer_that_was_torn_anywhere_is_asked_again(tmp_path: Path, capsys:
     for end in range(whole.index(b"\n") + 2, len(whole)):
         saved.path.write_bytes(whole[:end])
         assert saved.read() == {"a": SAVED[0]}
-        assert "rank-0.jsonl: the last line was cut off" in capsys.readouterr().err
+        assert "rank-0.jsonl: the last line is truncated" in capsys.readouterr().err
         saved.append(SAVED[1:])
         assert saved.path.read_bytes() == whole and saved.read() == SAVED_BY_ID
     saved.path.write_bytes(b"\0" * 30 + b"\n" + whole + b"\0" * 512)  # blocks that a power cut left empty

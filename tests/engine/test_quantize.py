@@ -306,7 +306,7 @@ def test_a_disk_without_room_for_the_folder(world: SimpleNamespace, tmp_path: Pa
     free = shutil.disk_usage(tmp_path)._replace(free=400_000)
     monkeypatch.setattr("shutil.disk_usage", lambda _: free)
     (problem,) = quantize_checks.room(context)
-    assert problem.code == "ENV_DISK_SPACE" and "GB for the quantized model" in problem.message
+    assert problem.code == "ENV_DISK_SPACE" and "for the quantized model" in problem.message
 
 
 def preflight_of(world: SimpleNamespace, folder: Path) -> Inputs:

@@ -98,7 +98,9 @@ def test_a_spec_has_one_job_whatever_became_of_it(stand_in: None, write_spec: Wr
     assert submit("train", path, "local") == JobHandle(first.job_id, "ended")
     anew = submit("train", path, "local", restart=True)
     assert anew.how == "started" and anew.job_id != first.job_id
-    assert [(p.code, p.where) for p in anew.problems if "begins anew" in p.message] == [("JOB_NOT_DONE", first.job_id)]
+    assert [(p.code, p.where) for p in anew.problems if "starts from the beginning" in p.message] == [
+        ("JOB_NOT_DONE", first.job_id)
+    ]
     anew.wait(ENOUGH_S)
     assert len(records.scan()[0]) == 2
 

@@ -235,7 +235,7 @@ def test_keys_beside_a_medium_are_its_own(client: openai.OpenAI, clip: dict[str,
         ({"frames": 2}, "Extra inputs"),
         ({"resized_height": 64}, "resized_width"),
         ({"max_frames": 2}, "nframes is"),
-        ({"video_start": 900.0}, "no frame lies"),
+        ({"video_start": 900.0}, "no frame is between"),
     ):
         with pytest.raises(openai.BadRequestError, match=message):
             frames({**clip, **keys})

@@ -282,5 +282,5 @@ def test_a_part_of_every_video_is_a_clip_cut_out_of_it():
     assert ends == plan_frames(meta, vision_spec(geometry, fps=2))
     windowed = plan_frames(meta, vision_spec(geometry, fps=2, video_start=2), (0.0, 4.0))
     assert windowed.indices[0] == 16 and windowed.indices[-1] == 31
-    with pytest.raises(ProblemError, match="no frame lies"):
+    with pytest.raises(ProblemError, match="no frame is between"):
         plan_frames(meta, vision_spec(geometry, fps=2, video_start=11))

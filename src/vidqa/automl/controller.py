@@ -299,7 +299,7 @@ def _log_line(event: Event) -> str:
     if kind in ("failed", "pruned"):
         return f"trial {event['number']} {kind}: {event['why']}"
     if kind == "promoted":
-        return f"trial {event['number']} goes on to rung {event['rung']}"
+        return f"trial {event['number']} continues to rung {event['rung']}"
     if kind in ("searched", "stopped"):
         return f"{kind}: {event['why']}"
     return ""

@@ -124,7 +124,7 @@ class Study:
         searched = {parameter.name for parameter in self.space.parameters}
         other = {key for key, value in self.space.fixed.items() if value not in (None, value_at(self.base, key))}
         why = dict.fromkeys(self.data, "its data are set by data_share")
-        why |= dict.fromkeys(("train.output_dir", "train.resume"), "each trial has a folder of its own")
+        why |= dict.fromkeys(("train.output_dir", "train.resume"), "each trial has its own folder")
         if self.by_steps:
             same_steps = "all trials have the same steps (steps.longest, else those of the template)"
             why |= dict.fromkeys(("train.epoch", "train.max_num_steps"), same_steps)
@@ -230,7 +230,7 @@ def memory_share(folder: Path, settings: Settings, specs: Sequence[Spec]) -> flo
     if not gpus:
         return None
     if (total_gib := least_memory(gpus)) is None:
-        message = "the memory of this machine's GPUs, of which each trial would take its share, is not known"
+        message = "the memory of this machine's GPUs, which trials would share, is unknown"
         raise STUDY_SETTINGS.error("nvidia-smi", message, "make nvidia-smi work, or set resources.trials_per_gpu = 1")
     return floor(10 * (total_gib - DRIVER_GIB) / jobs) / 10
 

@@ -61,7 +61,7 @@ REFUSED_BY_SYSTEM = (
 INTERRUPTED = Code(
     "INTERRUPTED",
     "The script was interrupted from the keyboard.",
-    "Run it again. A job that it had started goes on: python scripts/jobs.py status",
+    "Run it again. A job that it started continues: python scripts/jobs.py status",
     Exit.NOT_DONE,
 )
 NOT_AGREED = Code(

@@ -64,7 +64,7 @@ def locked(path: Path, *, wait_s: float, busy: Code = LOCK_HELD) -> Iterator[int
             if waited >= wait_s:
                 raise busy.error(path, f"it was still locked after {wait_s:.0f} s")
             if waited > SAID_AFTER_S and not is_reported:
-                note(f"waits for {path}, which another process holds")
+                note(f"waiting for {path}, locked by another process")
                 is_reported = True
             time.sleep(pause)
             pause = min(2 * pause, POLL_S)

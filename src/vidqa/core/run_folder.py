@@ -242,7 +242,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError) as unreadable:
         raise ValueError(f"{TRAINER} cannot be read: {unreadable}") from unreadable
     if not isinstance(facts, dict) or not _is(facts.get("step"), int):
-        raise ValueError(f"{TRAINER} names no step")
+        raise ValueError(f"{TRAINER} has no step")
     table = f"{POLICY}/{METADATA}"
     for name, file in {table: {}, **_files_of(facts)}.items():
         size = _size_of(folder / name)

@@ -74,7 +74,7 @@ def main(arguments: Namespace) -> Result:
         def abandon() -> None:
             """End the process although one of its threads is still working; the workers end with it."""
             remove(Path(own), owner=Path(own).parent)
-            note(f"work goes on after {GRACE_S + LAST_S} s; it is cut off")
+            note(f"work goes on after {GRACE_S + LAST_S} s; it is aborted")
             result = ended(options.name, backend)
             print_result(result, arguments.json)
             hard_exit(result.code, orderly=False)

@@ -105,7 +105,7 @@ def launch(
     run_dir, job_id = name_run(job_spec, new_run=new_run)
     job, readiness, problems = _checked(job_spec, spec_path, where, resources, ready, run_dir, job_id)
     if earlier and not job_spec.resumes and (step := earlier.run.read_status().get("step")):
-        message = f"it did the same and ended {earlier.state} after step {step}; this job begins anew"
+        message = f"it did the same and ended {earlier.state} after step {step}; this job starts from the beginning"
         remedy = f"to go on with that one, cancel this one, then: {command('jobs', 'retry', earlier.job_id)}"
         problems.append(JOB_NOT_DONE.at(earlier.job_id, message, remedy, severity="warning"))
     # No cluster is contacted under the lock: later launches are seen from their records.

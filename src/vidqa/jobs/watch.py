@@ -118,10 +118,10 @@ def id_needed(verb: str) -> ProblemError:
     try:
         record, _ = latest()
     except ProblemError:
-        return JOB_NOT_FOUND.error("JOB", f"{verb} changes a job, and none is named")
+        return JOB_NOT_FOUND.error("JOB", f"{verb} changes a job, but none is given")
     whose = f"the last one that was launched from this folder is {record.job_id}, {record.state}"
     advice = f"to use that job: {command('jobs', verb, record.job_id)}"
-    return JOB_NOT_FOUND.error("JOB", f"{verb} changes a job, and none is named; {whose}", advice)
+    return JOB_NOT_FOUND.error("JOB", f"{verb} changes a job, but none is given; {whose}", advice)
 
 
 def listing() -> tuple[list[JobRecord], list[Problem]]:

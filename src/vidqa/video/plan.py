@@ -102,7 +102,7 @@ def _cut(meta: VideoMeta, span: tuple[float, float]) -> tuple[int, VideoMeta]:
     if span[1] >= meta.duration_s:
         end = meta.frame_count
     if first >= end:
-        message = f"no frame lies from {span[0]:g} to {span[1]:g} s; {meta.duration_s:g} s"
+        message = f"no frame is between {span[0]:g} and {span[1]:g} s of a video of {meta.duration_s:g} s"
         raise MEDIA_KEYS.error("span", message, "Select a part within the video, or a longer part.")
     times_s = meta.frame_times_s and tuple(at - meta.frame_times_s[first] for at in meta.frame_times_s[first:end])
     duration_s = min(span[1], meta.duration_s) - span[0]

@@ -80,7 +80,7 @@ class SavedAnswers:
             lines = path.read_bytes().split(b"\n")
             if torn := lines.pop():
                 os.truncate(path, path.stat().st_size - len(torn))
-                note(f"{path}: the last line was cut off after {len(torn)} bytes; that sample is asked again")
+                note(f"{path}: the last line is truncated after {len(torn)} bytes; that sample is asked again")
             broken = 0
             for number, line in enumerate(lines, 1):
                 try:

@@ -34,7 +34,7 @@ from vidqa.gaps.problems import GAPS_ANNOTATIONS, GAPS_NO_GROUND_TRUTH, GAPS_NO_
 OTHER_KIND = "ground truths are not of the kind that the mode needs; they are compared as in mode normalized"
 REPEATED = "samples have more than one result; equal ones are counted once, different ones are all kept"
 SAME_ID = "annotations have one id; their results are told apart by video and question"
-OTHER_TRUTH = "results were evaluated against another ground truth than the annotations now hold; the results' is used"
+OTHER_TRUTH = "results were evaluated against another ground truth than the annotations now have; the results' is used"
 
 
 @dataclass

@@ -16,7 +16,7 @@ KINDS = {"bcq": "yes_no", "mcq": "letter"}  # by the modes that parse every answ
 ERROR_TYPES = {  # in the order of summaries
     "wrong": "an answer was given, and it is not the ground truth",
     "truncated": "the answer was cut off: a larger generation.max_tokens lets it end",
-    "unparsed": "the response does not say one answer of the kind that is asked for",
+    "unparsed": "the response has no single answer of the requested kind",
     "empty": "the model said nothing, or its video could not be decoded (finish_reason is then error)",
     "missing": "an annotated sample has no result: the evaluation was not finished, or limited",
 }

@@ -199,7 +199,7 @@ def test_what_cannot_share_is_refused(tmp_path: Path, two_gpus: None, monkeypatc
         open_study(study)
     (study / "train.toml").write_text(text)
     monkeypatch.setattr("vidqa.automl.study.visible_gpus", lambda: [gpus.Gpu("unknown")])
-    with pytest.raises(ProblemError, match=r"STUDY_SETTINGS(.|\n)*is not known"):
+    with pytest.raises(ProblemError, match=r"STUDY_SETTINGS(.|\n)*is unknown"):
         open_study(study)
     monkeypatch.setattr("vidqa.automl.study.visible_gpus", list)
     assert open_study(study).memory_gib is None, "on a CPU there is nothing to share out"

@@ -137,7 +137,7 @@ def test_an_adapter_is_a_parent_with_its_frames(world: SimpleNamespace) -> None:
         (("policy.lora.r=16",), "SPEC_CONFLICT", "it is 16, and 4 in the adapter"),
         (('policy.lora.target_modules=["k_proj"]',), "SPEC_CONFLICT", "k_proj"),
         (("policy.lora.lora_alpha=3.0",), "SPEC_CONFLICT", "and 6.0 in the adapter"),
-        (("policy.lora.lora_path=hf_model://a/b",), "SPEC_VALUE", "is no folder"),
+        (("policy.lora.lora_path=hf_model://a/b",), "SPEC_VALUE", "is not a folder"),
     ],
 )
 def test_another_rank_target_or_place_is_a_problem(

@@ -8,13 +8,13 @@ import re
 from logged_metrics import OF_ANSWERING, OF_GRPO
 
 from vidqa.core.cli import SKILL_ROOT
-from vidqa.core.metric_names import of_training
+from vidqa.core.metric_names import training_metrics
 
 NAME = re.compile(r"(train|val|perf|rollout)/[a-z_]*[a-z]")
 
 
 def test_no_name_is_used_that_the_table_lacks() -> None:
-    known = {*of_training("dpo"), *OF_GRPO, *OF_ANSWERING}
+    known = {*training_metrics("dpo"), *OF_GRPO, *OF_ANSWERING}
     used = {
         node.value
         for path in (SKILL_ROOT / "src/vidqa").rglob("*.py")

@@ -20,7 +20,7 @@ from vidqa.data import check_records, load_records, open_source
 from vidqa.data.archive import unpack_beside
 from vidqa.data.hub_card import front_matter
 from vidqa.data.load import fast_row
-from vidqa.data.sources import made_absolute, read_by
+from vidqa.data.sources import absolute_source, read_by
 from vidqa.data.storage.published_sets import write_annotations
 from vidqa.data.storage.upload import spec_destinations
 from vidqa.data.tables import LONGEST_CELL
@@ -104,9 +104,9 @@ def test_captions_are_asked_for_by_the_file_that_is_named(tmp_path: Path, monkey
     (tmp_path / "here/asks.yaml").write_text("user_prompt: How is it?\nkeys: [weather]")
     monkeypatch.chdir(tmp_path / "here")
     written = f"{folder}#asks.yaml"
-    assert made_absolute(written) == f"{folder}#{tmp_path}/here/asks.yaml"
+    assert absolute_source(written) == f"{folder}#{tmp_path}/here/asks.yaml"
     assert read_by(written) == [str(folder), "asks.yaml"]
-    assert load_records(made_absolute(written))[0].question == "How is it?"
+    assert load_records(absolute_source(written))[0].question == "How is it?"
 
 
 def test_shards_of_several_folders_keep_their_own_media(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from vidqa.data import check_records, load_records
 from vidqa.data.media import NotFound
 from vidqa.data.problems import ProblemCollector
 from vidqa.data.record import Provenance
-from vidqa.data.sources import SOURCE_KINDS, file_of, made_absolute, open_source, read_by
+from vidqa.data.sources import SOURCE_KINDS, absolute_source, file_of, open_source, read_by
 from vidqa.data.sources.captions import CAPTIONS_FOLDER
 from vidqa.data.sources.files import MEDIA_FILES
 from vidqa.datatools.convert import convert
@@ -491,7 +491,9 @@ def test_names_with_a_hash_are_files_where_there_are_such_files(tmp_path: Path) 
     assert len(load_records(path)) == 1
     assert file_of(f"{tmp_path}#train") == str(tmp_path) and file_of(str(path)) == str(path)
     here = os.getcwd()
-    assert made_absolute("sets/x.py:f#train") == f"{here}/sets/x.py:f#train"
-    assert made_absolute(f"x.py:f#{path}") == f"{here}/x.py:f#{path}" and made_absolute("a.json") == f"{here}/a.json"
+    assert absolute_source("sets/x.py:f#train") == f"{here}/sets/x.py:f#train"
+    assert (
+        absolute_source(f"x.py:f#{path}") == f"{here}/x.py:f#{path}" and absolute_source("a.json") == f"{here}/a.json"
+    )
     assert read_by("/sets/x.py:f#train") == ["/sets"] and read_by(f"/sets/x.py:f#{path}") == ["/sets", str(path)]
     assert read_by("/sets/s-{0..3}.tar") == ["/sets"] and read_by("/sets/nexar#train[:9]") == ["/sets/nexar"]

@@ -36,7 +36,7 @@ from vidqa.engine.export._base import ExportFormat, Trained
 from vidqa.engine.export.adapter import ADAPTER, MERGED, merged_adapter
 from vidqa.engine.export.proof import prove_loss, stock_loss
 from vidqa.engine.loading.load import load_sharded
-from vidqa.engine.training.checkpoint import own_weights, sharded_parameters
+from vidqa.engine.training.checkpoint import run_weights, sharded_parameters
 from vidqa.planning.budget.activation_checkpointing import NO_RECOMPUTE
 from vidqa.planning.samples import Planner, Sample, training_planner
 from vidqa.spec import load
@@ -100,14 +100,14 @@ def place(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plac
         with load_sharded(base, spec.policy, spec.train, world, NO_RECOMPUTE) as model:
             pass
         changes = torch.Generator().manual_seed(1)
-        for weights in own_weights(model).values():
+        for weights in run_weights(model).values():
             local = local_part(weights)
             local.add_(torch.randn(local.shape, generator=changes), alpha=0.1)
         batch = Collator(planner, planner.family.sizes_of(base).vision, "cpu", share=False)([0], [sample], [frames])
         with torch.no_grad():
             loss = model.eval().packed(batch).mean().item()
         run = RunFolder(folder / "run")
-        parameters, own = sharded_parameters(model), own_weights(model)
+        parameters, own = sharded_parameters(model), run_weights(model)
         trained = Trained(run.exports, base, spec.policy.lora, torch.float32, parameters, own)
         if kind.format is MERGED:
             adapter = ADAPTER.write(replace(trained, exports=folder / "adapters"), "step_1", world)

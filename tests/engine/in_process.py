@@ -21,7 +21,7 @@ from logged_metrics import OF_GRPO
 from tiny_world import run_engine, tiny_data, tiny_model, tiny_spec
 
 from vidqa.core import actions
-from vidqa.core.metric_names import of_training
+from vidqa.core.metric_names import training_metrics
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine import distributed
 from vidqa.engine import train as program
@@ -106,5 +106,5 @@ def events(run: Path, key: str, *, own: Collection[str] = ()) -> dict[int, float
     """The values of a metric by step, from a file without unknown names; `own` are those of a test's objective."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     names = {name for event in lines for name in event if not name.startswith("reward/")}
-    assert names - {"step", "time"} <= {*of_training("dpo"), *OF_GRPO, *own}
+    assert names - {"step", "time"} <= {*training_metrics("dpo"), *OF_GRPO, *own}
     return {event["step"]: event[key] for event in lines if key in event}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from vidqa.core.run_folder import RunFolder, read_rollouts, rollout_file
-from vidqa.engine.rl.replay import rewarded_again
+from vidqa.engine.rl.replay import replay_rewards
 from vidqa.engine.rl.train import open_training
 from vidqa.engine.training.checkpoint import training_state
 from vidqa.spec import load
@@ -26,7 +26,7 @@ def first_update(spec: Path, run: Path, scratch: Path) -> tuple[float, float, to
         slots = sorted({line["slot"] for line in lines})
         last = training.world.rank == training.world.size - 1
         mine = slots[training.world.size - 1 :] if last else [slots[training.world.rank]]
-        groups, faults = rewarded_again(training, [line for line in lines if line["slot"] in mine])
+        groups, faults = replay_rewards(training, [line for line in lines if line["slot"] in mine])
         assert not faults, faults
         values = training.learn(0, groups)
         state = training_state(training.model, training.learner.optimizer)

@@ -14,7 +14,7 @@ from tiny_world import tiny_data, tiny_model, tiny_spec
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import QUARANTINE, RunFolder
 from vidqa.engine.data.planned_samples import BadSamples
-from vidqa.engine.distributed import Context, alone
+from vidqa.engine.distributed import Context, single_process_world
 from vidqa.video.problems import MEDIA_UNREADABLE, VIDEO_DECODE_TIMEOUT
 
 LATE, BROKEN = (code.at("a.mp4", "not decoded") for code in (VIDEO_DECODE_TIMEOUT, MEDIA_UNREADABLE))
@@ -25,10 +25,10 @@ def test_a_sample_that_every_rank_leaves_out_is_named(tmp_path: Path, problem) -
     run = RunFolder(tmp_path)
     before = MEDIA_UNREADABLE.at("before.mp4", "not decoded, before the run was resumed")
     run.add_to_quarantine([before])
-    BadSamples(run, alone(), "quarantine").report([problem])
+    BadSamples(run, single_process_world(), "quarantine").report([problem])
     assert run.read_problems(QUARANTINE) == [before, problem]
     with pytest.raises(ProblemError, match="ENGINE_BAD_SAMPLE"):
-        BadSamples(run, alone(), "fail").report([problem])
+        BadSamples(run, single_process_world(), "fail").report([problem])
 
 
 def test_a_validation_that_measures_nothing_is_no_loss_of_nan(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_validation_that_measures_nothing_is_no_loss_of_nan(tmp_path: Path) ->
 
 
 def test_a_video_that_came_late_on_some_ranks_of_a_context_ends_the_run(tmp_path: Path) -> None:
-    shared = replace(alone(), context=Context(0, 2))
+    shared = replace(single_process_world(), context=Context(0, 2))
     BadSamples(RunFolder(tmp_path), shared, "quarantine").report([BROKEN])
     with pytest.raises(ProblemError, match="ENGINE_BAD_SAMPLE"):
         BadSamples(RunFolder(tmp_path), shared, "quarantine").report([LATE])

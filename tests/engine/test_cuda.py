@@ -16,7 +16,7 @@ from rl_world import UNCHANGED, require_unchanged, rl_model, rl_spec
 from tiny_world import engine_command, losses, tiny_data, tiny_model, tiny_spec
 from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
-from vidqa.engine.distributed import alone
+from vidqa.engine.distributed import single_process_world
 from vidqa.engine.kernels import kernels_for, plain
 from vidqa.engine.training import warmup
 from vidqa.jobs.platforms.engine_process import ALLOCATOR
@@ -197,7 +197,7 @@ def test_planned_kernels_are_planned_no_more(world: SimpleNamespace) -> None:
     def seconds() -> float:
         torch.cuda.synchronize()
         began = time.perf_counter()
-        warmup.plan_kernels(calls, NO_RECOMPUTE, tiny, alone())
+        warmup.plan_kernels(calls, NO_RECOMPUTE, tiny, single_process_world())
         torch.cuda.synchronize()
         return time.perf_counter() - began
 

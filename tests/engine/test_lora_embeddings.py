@@ -19,7 +19,7 @@ from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 
 from vidqa.data import load_records
 from vidqa.engine.data.pixels import resize_frames
-from vidqa.engine.distributed import alone
+from vidqa.engine.distributed import single_process_world
 from vidqa.engine.export import load_export
 from vidqa.engine.export.adapter import MERGED, merged_adapter
 from vidqa.engine.export.proof import stock_loss
@@ -133,7 +133,7 @@ def test_a_merged_export_has_the_weights_that_stock_peft_merges(trained: SimpleN
     """Also of a head that was the embeddings, which then is one of its own, and of layers that are no linear ones."""
     spec, model = load(trained.spec, "train"), trained.world.model
     whole = merged_adapter(tmp_path, model, spec.policy.lora, trained.adapter, torch.float32, None)
-    export = MERGED.write(whole, "whole", alone())
+    export = MERGED.write(whole, "whole", single_process_world())
     MERGED.check(export, model)
     ours, theirs = load_file(export / "model.safetensors"), merged(trained, trained.adapter).state_dict()
     tied = {} if "lm_head.weight" in ours else {"lm_head.weight"}

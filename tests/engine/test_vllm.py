@@ -21,7 +21,7 @@ from tiny_world import tiny_spec
 
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.environment import foreign_environment
-from vidqa.engine.distributed import alone
+from vidqa.engine.distributed import single_process_world
 from vidqa.engine.export._base import Trained
 from vidqa.engine.export.adapter import ADAPTER, MERGED, merged_adapter
 from vidqa.engine.generators import open_native
@@ -106,9 +106,11 @@ def test_a_merged_export_answers_as_native_does(world: World, tmp_path: Path) ->
     model = meta_model(world.folder)
     inject_adapter_in_model(lora_config(spec.policy.lora), model, "default", low_cpu_mem_usage=True)
     own = {name: torch.randn(part.shape) * 0.3 for name, part in model.named_parameters() if is_adapter(name)}
-    adapter = ADAPTER.write(Trained(tmp_path, world.folder, spec.policy.lora, torch.float32, own, own), "lora", alone())
+    adapter = ADAPTER.write(
+        Trained(tmp_path, world.folder, spec.policy.lora, torch.float32, own, own), "lora", single_process_world()
+    )
     merged = merged_adapter(tmp_path, world.folder, spec.policy.lora, adapter, torch.float32, None)
-    export = MERGED.write(merged, "merged", alone())
+    export = MERGED.write(merged, "merged", single_process_world())
     expected = native_answers(export, torch.float32, world)
     assert any(list(expected[request.id].token_ids) != world.expected(request) for request in world.prompts)
     answers = vllm_answers(export, "float32", world, tmp_path / "prompts")

@@ -14,7 +14,7 @@ from clips import write_clip
 from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.gaps.curation.augmentation import Augmentation, augment
-from vidqa.gaps.curation.variants import VARIANTS, Clip, asks_for_time, countered, mirrored, open_clip, reworded
+from vidqa.gaps.curation.variants import VARIANTS, Clip, countered, depends_on_time, mirrored, open_clip, reworded
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_words_are_swapped_only_where_it_is_sure() -> None:
     assert countered("Is it open or closed?", "yes") is None
     assert countered("Does it get bigger?", "Yes.") == ("Does it get smaller?", "no")
     assert countered("Isn't it open?", "yes") is None
-    assert asks_for_time("How fast is it?") and not asks_for_time("Is it red?")
+    assert depends_on_time("How fast is it?") and not depends_on_time("Is it red?")
 
 
 PROGRAM = """

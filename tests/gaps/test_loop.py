@@ -232,7 +232,7 @@ def test_an_embedding_costs_once_and_again_where_the_pool_has_changed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     loop, _ = create(tmp_path / "loop", wanted(tmp_path))
-    monkeypatch.setattr(data_stages, "asked_model", lambda model: {"model.model_name": model})
+    monkeypatch.setattr(data_stages, "evaluated_model", lambda model: {"model.model_name": model})
     for number, (run, seconds) in enumerate((("one", 5), ("one", 0), ("two", 5)), 1):
         monkeypatch.setattr(runner, "job", lambda *_, run=run: (tmp_path / run, {}, Cost(seconds=5)))
         result = data_stages.embed(StageContext(loop.folder, loop.state, number))

@@ -57,7 +57,7 @@ def test_the_queue_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     seen = [(State.PENDING, 5), (State.RUNNING, 20), (State.RUNNING, 25), (State.PENDING, 30), (State.RUNNING, 70)]
     for state, seconds in [*seen, (State.COMPLETE, 80)]:
         monkeypatch.setattr(cost, "_microseconds", lambda seconds=seconds: after(seconds))
-        record = records.update("j", state=state, spans=cost.spans_seen(record, state))
+        record = records.update("j", state=state, spans=cost.updated_spans(record, state))
     assert record == records.read("j")
     job_store.write_exit("j", {"ended": after(80)})
     assert cost.running_s(record) == 10 + 10

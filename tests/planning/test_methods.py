@@ -12,7 +12,7 @@ from vidqa.families import family_of
 from vidqa.families.published import published
 from vidqa.planning.budget.autotune import least_policy
 from vidqa.planning.budget.memory import training_setup, weights_and_optimizer
-from vidqa.planning.budget.methods import Fit, host_bytes, micro_step_seconds, step_seconds, what_fits
+from vidqa.planning.budget.methods import Fit, fitting_methods, host_bytes, micro_step_seconds, step_seconds
 from vidqa.planning.budget.params import count_params, parameters
 from vidqa.planning.budget.speed import GPUS
 from vidqa.spec import Layer, check, resolve
@@ -87,7 +87,7 @@ def test_8b_fits_a_card_of_24_gb_in_4_bits(folder: Path) -> None:
     sizes = family.sizes_of(folder)
     fits: dict[str, Fit] = {
         fit.method: fit
-        for fit in what_fits(spec_of({}), sizes, family.tensors(sizes), card.memory_gib, card, "RTX 4090")
+        for fit in fitting_methods(spec_of({}), sizes, family.tensors(sizes), card.memory_gib, card, "RTX 4090")
     }
     assert fits["full"].longest == fits["full, AdamW8bit"].longest == 0 and fits["full"].tokens_per_s is None
     assert fits["LoRA"].longest < fits["LoRA, nf4 base"].longest >= 16384

@@ -156,10 +156,10 @@ class Controller:
                     self._stop("it was asked to stop")
                     continue
             if request.verb == journal.TELL:
-                self._add_told(request)
+                self._add_told_trial(request)
             journal.remove_request(folder, request)
 
-    def _add_told(self, request: Request) -> None:
+    def _add_told_trial(self, request: Request) -> None:
         """Add a trial that was run elsewhere. After a kill in between, the next controller completes it."""
         mark = {"request": request.name}
         trial = next((trial for trial in self.history.trials if trial.extra == mark), None)

@@ -31,7 +31,7 @@ MOST_SHARING = 4  # most trials on one GPU
 MORE_ROOM = "raise the limit, make a trial shorter (--set steps.longest=N, fewer epochs), or train directly"
 
 
-def of_study(study: Study, first: Path) -> tuple[dict[str, Any], list[Problem]]:
+def study_estimate(study: Study, first: Path) -> tuple[dict[str, Any], list[Problem]]:
     """The estimate, and the problems that preflight finds in the template's spec `first` and in the limits."""
     settings = study.settings
     report = preflight(first, settings.platform, "train", resources=settings.resources)
@@ -39,10 +39,10 @@ def of_study(study: Study, first: Path) -> tuple[dict[str, Any], list[Problem]]:
     trainings = study.algorithm.whole_trainings
     reruns = settings.finals.reruns
     estimate: dict[str, Any] = {"trials": settings.max_trials, "full_trainings": round(trainings, 2)}
-    estimate |= {"re_runs": reruns, **_of_one(study, facts)}
+    estimate |= {"re_runs": reruns, **_single_training(study, facts)}
     if estimate.get("hours_of_one"):
         count = trainings + reruns * study.whole / study.longest
-        hours, gpu_hours = _of_one_among_others(study, estimate)
+        hours, gpu_hours = _concurrent_training(study, estimate)
         estimate["hours"] = round(hours * count / min(settings.max_concurrent, settings.max_trials), 3)
         estimate["gpu_hours"] = round(gpu_hours * count, 3)
     if "checkpoint_bytes" in facts:
@@ -83,7 +83,7 @@ def _shared_media(study: Study, first: Path) -> tuple[list[Problem], list[str]]:
     return problems, [role for role in sets if role not in read]
 
 
-def _of_one(study: Study, facts: Mapping[str, Any]) -> dict[str, Any]:
+def _single_training(study: Study, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Hours of one whole training, and their source: preflight, or else the newest complete training of this model on
     this platform."""
     time, shown = facts.get("time") or {}, facts.get("total_steps") or 0
@@ -103,7 +103,7 @@ def _of_one(study: Study, facts: Mapping[str, Any]) -> dict[str, Any]:
     return {"from": "nothing yet: no GPU whose speed is known, and no earlier training of this model"}
 
 
-def _of_one_among_others(study: Study, estimate: Mapping[str, Any]) -> tuple[float, float]:
+def _concurrent_training(study: Study, estimate: Mapping[str, Any]) -> tuple[float, float]:
     """Hours and GPU hours of a training on a shared GPU: trials compute in turns, while others start or end."""
     jobs, whole = study.settings.resources.trials_per_gpu, estimate["hours_of_one"]
     hours = max(jobs * (whole - estimate.get("start_hours", 0.0)), whole)

@@ -22,7 +22,7 @@ REASONS = ("stop", "length", "scored", "error")  # finish reasons of answers
 
 def check_goals(settings: Settings, base: TrainSpec) -> None:
     """Raise STUDY_SETTINGS for a metric that the study's specs do not compute; `check_names` checks the names."""
-    training = metric_names.of_training(base.engine.objective)
+    training = metric_names.training_metrics(base.engine.objective)
     for goal in settings.goals:
         if not settings.of_training(goal.metric):
             if not settings.evaluation:
@@ -45,7 +45,7 @@ def check_goals(settings: Settings, base: TrainSpec) -> None:
 
 def check_names(settings: Settings, base: TrainSpec, evaluations: Mapping[str, Spec]) -> None:
     """Raise STUDY_SETTINGS for a metric name that no job of the study produces, with the closest existing names."""
-    training = metric_names.of_training(base.engine.objective)
+    training = metric_names.training_metrics(base.engine.objective)
     evaluation, scores = evaluations.get(settings.evaluation or ""), set[str]()
     if isinstance(evaluation, EvaluateSpec) and not all(settings.of_training(goal.metric) for goal in settings.goals):
         scores = score_names(evaluation)

@@ -221,16 +221,20 @@ def _interval(
 ) -> Parameter:
     types = _types(key)
     if not types & {"integer", "number"}:
-        raise _wrong(key, f"{low:g}..{high:g}", f"{key} is not a number but {expected(ACTION, key)}")
+        raise _range_error(key, f"{low:g}..{high:g}", f"{key} is not a number but {expected(ACTION, key)}")
     whole = "integer" in types and all(isinstance(number, int) for number in (low, high, step or 1))
     if "number" not in types and not whole:
-        raise _wrong(key, f"{low:g}..{high:g}", f"{key} is {expected(ACTION, key)}: both ends must be whole numbers")
+        raise _range_error(
+            key, f"{low:g}..{high:g}", f"{key} is {expected(ACTION, key)}: both ends must be whole numbers"
+        )
     if not low < high:
-        raise _wrong(key, f"{low:g}..{high:g}", f"it is empty: {low:g} is not below {high:g}")
+        raise _range_error(key, f"{low:g}..{high:g}", f"it is empty: {low:g} is not below {high:g}")
     if log and low <= 0:
-        raise _wrong(key, f"{low:g}..{high:g}:log", "the low end of a logarithmic range must be above 0")
+        raise _range_error(key, f"{low:g}..{high:g}:log", "the low end of a logarithmic range must be above 0")
     if step is not None and not 0 < step <= high - low:
-        raise _wrong(key, f"{low:g}..{high:g}:{step:g}", "a step must be above 0 and at most the width of the range")
+        raise _range_error(
+            key, f"{low:g}..{high:g}:{step:g}", "a step must be above 0 and at most the width of the range"
+        )
     if whole:
         return Parameter(key, "int", int(low), int(high), log, int(step) if step else None)
     return Parameter(key, "float", float(low), float(high), log, step)
@@ -239,9 +243,9 @@ def _interval(
 def _choice(key: str, options: Sequence[Any], weights: Sequence[float] = ()) -> Parameter:
     """A parameter of listed values; numbers are sorted."""
     if len({json.dumps(option) for option in options}) < max(len(options), 2):
-        raise _wrong(key, ", ".join(map(str, options)), "at least two different values are needed")
+        raise _range_error(key, ", ".join(map(str, options)), "at least two different values are needed")
     if weights and (len(weights) != len(options) or min(weights) < 0 or sum(weights) <= 0):
-        raise _wrong(key, ", ".join(map(str, weights)), "every value needs one weight, none below 0, not all 0")
+        raise _range_error(key, ", ".join(map(str, weights)), "every value needs one weight, none below 0, not all 0")
     numbers = all(isinstance(option, int | float) and not isinstance(option, bool) for option in options)
     if numbers and "integer" not in _types(key):
         options = [float(option) for option in options]
@@ -258,14 +262,14 @@ def _options(key: str, text: str) -> tuple[list[Any], list[float]]:
     if text.startswith("["):
         options = parse_value(text)
         if not isinstance(options, list):
-            raise _wrong(key, text, "it is not a JSON list")
+            raise _range_error(key, text, "it is not a JSON list")
         return options, []
     words = [word.strip() for word in text.split(",")]
     weighted = [match for word in words if (match := WEIGHTED.fullmatch(word))]
     if len(weighted) == len(words):
         return [read_value(key, match["option"]) for match in weighted], [float(match["weight"]) for match in weighted]
     if "" in words:
-        raise _wrong(key, text, "a value between two commas is missing")
+        raise _range_error(key, text, "a value between two commas is missing")
     return [read_value(key, word) for word in words], []
 
 
@@ -293,5 +297,5 @@ def _types(key: str) -> set[str]:
     return visit(properties(ACTION)[schema_key(key)])
 
 
-def _wrong(key: str, shown: str, why: str) -> ProblemError:
+def _range_error(key: str, shown: str, why: str) -> ProblemError:
     return RANGE.error(f"--range {key}", f"{key} = {shown}: {why}")

@@ -62,7 +62,7 @@ def plan(folder: Path, request: PlanRequest | None) -> Result:
         study.check_beginning()
     first = specs.preview_trials(study, [], FIRST)
     written = _write_first(study, first)
-    cost, problems = estimate.of_study(study, written[0])
+    cost, problems = estimate.study_estimate(study, written[0])
     data = {
         "study": str(folder),
         "settings": study.settings.model_dump(mode="json"),

@@ -212,7 +212,7 @@ def cut(name: str, raw: Path, data: Path) -> Cut:
                 if isinstance(source, ProblemError):
                     raise source
                 if isinstance(source, Part):
-                    frames, rate = _of_part(clip, source)
+                    frames, rate = _part_frames(clip, source)
                 else:
                     frames, rate = map(_decoded, source), BRIDGE_FPS
                 write_h264(result.folder / clip, frames, rate, "fast")
@@ -232,7 +232,7 @@ def _named(clip: str, problem: Problem) -> Problem:
     return BENCHMARK_CUT.at(clip, f"{problem.where}: {problem.message}")
 
 
-def _of_part(clip: str, part: Part) -> tuple[Iterator[np.ndarray], Fraction]:
+def _part_frames(clip: str, part: Part) -> tuple[Iterator[np.ndarray], Fraction]:
     """Decode a part of a video. Returns frames and frame rate. Raises BENCHMARK_CUT, and problems of the video."""
     meta = probe(part.path, part.member)
     if part.in_frames:

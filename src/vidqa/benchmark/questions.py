@@ -57,7 +57,7 @@ def read_questions(
     home, questions, problems = home_of(data), list[Question](), list[Problem]()
     for name in datasets:
         try:
-            subset = list(_of_subset(home, name, answer_type))[:limit]
+            subset = list(_subset_questions(home, name, answer_type))[:limit]
         except ProblemError as wrong:
             problems += wrong.problems
             continue
@@ -88,7 +88,7 @@ def _rows(home: Path, name: str) -> tuple[Path, list[Any]]:
     return file, rows
 
 
-def _of_subset(home: Path, name: str, answer_type: str) -> Iterator[Question]:
+def _subset_questions(home: Path, name: str, answer_type: str) -> Iterator[Question]:
     file, rows = _rows(home, name)
     counts = Counter[str]()  # number of questions by clip; a clip may have several rows
     for at, row in enumerate(rows):

@@ -31,7 +31,7 @@ from vidqa.jobs.resources import Resources
 from vidqa.preflight import launch_gate
 from vidqa.spec import Layer, dump, parse_set, resolve
 from vidqa.spec.layers import read_layer
-from vidqa.spec.parent_layers import asked_model
+from vidqa.spec.parent_layers import evaluated_model
 from vidqa.spec.problems import VALUE
 from vidqa.spec.rules import BARE_ID
 
@@ -109,7 +109,7 @@ def settle(
         Layer("protocol", PROTOCOL_KEYS),
         Layer(str(config), table),
         Layer("answers of a letter", LETTER if answer_type == "letter" else {}),
-        Layer("--model", asked_model(model, which)),
+        Layer("--model", evaluated_model(model, which)),
         parse_set(sets),
     )
     home = home_of(absolute(data))

@@ -209,11 +209,11 @@ def print_result(result: Result, as_json: bool) -> None:
         print(_TERMINAL_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", written))
         return
     if result.text:
-        print(redacted(result.text) if result.coloured else _shown(result.text))
+        print(redacted(result.text) if result.coloured else _safe_text(result.text))
     for problem in result.problems:
-        print(_shown(str(problem)), file=sys.stderr)
+        print(_safe_text(str(problem)), file=sys.stderr)
     if result.next:
-        print("next:", *(f"  {_shown(command)}" for command in result.next), sep="\n")
+        print("next:", *(f"  {_safe_text(command)}" for command in result.next), sep="\n")
 
 
 def size_text(size: int) -> str:
@@ -231,7 +231,7 @@ def duration_text(seconds: float) -> str:
 
 def note(message: str) -> None:
     """Print progress for people on stderr; stdout is reserved for the result."""
-    print(_shown(message), file=sys.stderr, flush=True)
+    print(_safe_text(message), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -277,7 +277,7 @@ def printable(text: str) -> str:
     return _TERMINAL_CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text.replace("\r\n", "\n"))
 
 
-def _shown(text: str) -> str:
+def _safe_text(text: str) -> str:
     return printable(redacted(text))
 
 

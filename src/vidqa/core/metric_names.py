@@ -26,7 +26,7 @@ OF_SECOND_MODELS = {
 }
 
 
-def of_training(objective: str) -> tuple[str, ...]:
+def training_metrics(objective: str) -> tuple[str, ...]:
     """The metrics that a supervised training can log; `objective` is that of its spec."""
     pairs = PREFERENCE if objective == "dpo" else ()
     return (

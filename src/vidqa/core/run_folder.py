@@ -97,7 +97,7 @@ class RunFolder:
             "exit_code": exit_code,
             "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        with self._alone():
+        with self._status_locked():
             if unless and self.read_status().get("state") in unless:
                 return False
             if problems is not None:
@@ -106,7 +106,7 @@ class RunFolder:
         return True
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _status_locked(self) -> Iterator[None]:
         """A lock among all ranks; no lock on a disk that does not support one."""
         with ExitStack() as held:
             with suppress(ProblemError):

@@ -107,7 +107,7 @@ class Unpacked:
         """Write these members to their paths; a file appears only when it is complete. Raises ENV_DISK_SPACE, and
         errors of tarfile and the disk."""
         with locked(self.lock, wait_s=LOCK_WAIT_S):
-            due = {self._index[name][0]: name for name in names if not self._is_there(name)}
+            due = {self._index[name][0]: name for name in names if not self._is_unpacked(name)}
             if not due:
                 return
             make_room(self.folder, sum(self._index[name][1] for name in due.values()), self.path)
@@ -125,7 +125,7 @@ class Unpacked:
             finally:
                 remove(partial, owner=self.folder)
 
-    def _is_there(self, name: str) -> bool:
+    def _is_unpacked(self, name: str) -> bool:
         try:
             return os.stat(self.path_of(name)).st_size == self._index[name][1]
         except OSError:

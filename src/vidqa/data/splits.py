@@ -78,7 +78,7 @@ def files_of(folder: Path, subset: str, split: str) -> list[Path]:
     if folder.is_file():
         require_split_of(folder, subset, split)
         return [folder]
-    by_split = _saved(folder / subset) or _of_card(folder, subset) or _by_name(folder, subset)
+    by_split = _saved(folder / subset) or _files_in_card(folder, subset) or _by_name(folder, subset)
     names = ", ".join(sorted(by_split)[:MOST_NAMED]) or "none"
     if not split and len(by_split) > 1:
         raise SPLIT.error(folder, f"it contains several splits: {names}")
@@ -135,7 +135,7 @@ def _arrow_files(folder: Path) -> list[Path]:
         return sorted(folder.glob("*.arrow"))
 
 
-def _of_card(folder: Path, subset: str) -> dict[str, list[Path]]:
+def _files_in_card(folder: Path, subset: str) -> dict[str, list[Path]]:
     """The files of a subset by split, as listed in README.md; empty where it lists none."""
     named = _configs(folder)
     chosen = [config for config in named if not subset or config.get("config_name") == subset]

@@ -32,7 +32,7 @@ from vidqa.datatools.outputs import (
     write_new,
 )
 from vidqa.datatools.problems import PROMPT
-from vidqa.datatools.reading import JSON_FORMATS, merged, read_source, with_own_media
+from vidqa.datatools.reading import JSON_FORMATS, merged, read_source, with_media_files
 from vidqa.evaluation.choices import options_of
 
 SUFFIX = {"llava": ".json", "messages": ".json", "jsonl": ".jsonl", "parquet": ".parquet"}
@@ -80,7 +80,7 @@ def convert(
     places = places * len(paths) if len(places) == 1 else places
     read = [read_source(item, form, place, columns or {}) for item, place in zip(paths, places, strict=True)]
     folder = _output(out, to).parent if to in SUFFIX else out
-    owned = [with_own_media(one, folder) for one in read]
+    owned = [with_media_files(one, folder) for one in read]
     source = merged([one for one, _ in owned], folder)
     dropped = Counter(source.dropped)
     fields = []

@@ -137,7 +137,7 @@ def find_split_groups(pairs: Sequence[Pair], group_by: str, *, ignore_looks: boo
     for reason, groups in reasons.items():
         for group in groups:
             result.ties.append([first_user[key] for key in group])
-            result.named[reason].append([_shown(media[key]) for key in group])
+            result.named[reason].append([_medium_name(media[key]) for key in group])
     return result
 
 
@@ -159,7 +159,7 @@ def torn_recordings(parts: Mapping[str, Sequence[Record]], out: Path) -> list[Pr
     return [SPLIT.at(out / "split.json", message, severity="warning")]
 
 
-def _shown(ref: MediaRef) -> str:
+def _medium_name(ref: MediaRef) -> str:
     return ref.written if ref.member is None else ref.key
 
 

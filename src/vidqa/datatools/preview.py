@@ -188,13 +188,17 @@ def _terminal(preview: Preview, colour: bool) -> str:
 def preview_page(title: str, rendered: Sequence[Preview], problems: Sequence[Problem]) -> str:
     """Render the HTML page. Long videos have `MOST_FRAMES` of the planned frames, evenly spread."""
     samples = [
-        {**preview.as_dict(), "for_generation": preview.for_generation, "pieces": list(map(_shown, preview.pieces))}
+        {
+            **preview.as_dict(),
+            "for_generation": preview.for_generation,
+            "pieces": list(map(_piece_view, preview.pieces)),
+        }
         for preview in rendered
     ]
     return page("datatools/preview.html.j2", title=title, samples=samples, problems=problems)
 
 
-def _shown(piece: Piece) -> dict[str, Any]:
+def _piece_view(piece: Piece) -> dict[str, Any]:
     shown: dict[str, Any] = {"kind": piece.kind, "text": piece.text, "plan": piece.plan}
     if piece.plan is None or piece.ref is None:
         return shown

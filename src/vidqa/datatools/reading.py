@@ -53,14 +53,14 @@ def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[s
     """Read the data set at `path`. Raises its errors, and USAGE for `columns` of a format with fixed field names."""
     kind = kind_of_source(str(path))
     if form == "auto" and kind in AS_SOURCES:
-        return _of_source(kind.name, open_source(path, media_path, kind, columns))
+        return _import_source(kind.name, open_source(path, media_path, kind, columns))
     place, part = address_of(str(path))
     place = os.path.abspath(place)
     if not os.path.exists(place):
         raise FILE_MISSING.error(place, "there is no such file or folder")
     form = detected(Path(place)) if form == "auto" else form
     if form in KINDS:
-        return _of_source(form, open_source(f"{place}#{part}" if part else place, media_path, KINDS[form], columns))
+        return _import_source(form, open_source(f"{place}#{part}" if part else place, media_path, KINDS[form], columns))
     if part:
         raise SPLIT.error(place, f"{form} has no splits, so {part!r} does not exist")
     if columns:
@@ -68,7 +68,7 @@ def read_source(path: str | Path, form: str, media_path: str, columns: Mapping[s
     return _tao(Path(place), form, media_path)
 
 
-def _of_source(form: str, source: Source) -> Imported:
+def _import_source(form: str, source: Source) -> Imported:
     """Read all rows of a source. Raises its errors."""
     pairs, warnings = load_pairs(source)
     return Imported(form, pairs, source.media.root, Counter(), warnings, in_tables=source.media.in_tables)
@@ -101,7 +101,7 @@ def detected(path: Path) -> str:
     if path.is_file():
         suffix = path.suffix.lower()
         if suffix in (".json", ".jsonl"):
-            return _of_json(path)
+            return _json_format(path)
         if suffix not in TABLES:
             raise FORMAT.error(path, f"{suffix or 'no ending'} is not .json, .jsonl, {' or '.join(TABLES)}")
         return TABLES[suffix]
@@ -117,7 +117,7 @@ def detected(path: Path) -> str:
     raise FORMAT.error(path, message)
 
 
-def _of_json(path: Path) -> str:
+def _json_format(path: Path) -> str:
     """The format of a JSON file: one of TAO's if the object says so; lists and lines of JSON are read alike."""
     with path.open("rb") as file:
         start = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
@@ -129,7 +129,7 @@ def _of_json(path: Path) -> str:
     return "jsonl" if path.suffix.lower() == ".jsonl" else "llava"
 
 
-def require_own_media(source: Source, written: str | Path) -> None:
+def require_media_files(source: Source, written: str | Path) -> None:
     """Raise DATATOOLS_FORMAT for a set, called `written`, whose tables hold the media: their copies in the cache may
     be emptied, so that a file written to last must not name them."""
     if source.media.in_tables:
@@ -138,7 +138,7 @@ def require_own_media(source: Source, written: str | Path) -> None:
         raise FORMAT.error(source.path, "its media are in the table, not in separate files", remedy)
 
 
-def with_own_media(one: Imported, folder: Path) -> tuple[Imported, dict[Path, str]]:
+def with_media_files(one: Imported, folder: Path) -> tuple[Imported, dict[Path, str]]:
     """Rename the media of a set whose tables hold them to `folder`/media, because the cache may be emptied. Returns the
     set, and the cached file for each of these paths. Other sets are unchanged."""
     if not one.in_tables:

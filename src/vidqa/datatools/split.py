@@ -37,7 +37,7 @@ from vidqa.datatools.duplicates import (
 )
 from vidqa.datatools.outputs import count_fields, json_list, json_page, left_out, write_new
 from vidqa.datatools.problems import SPLIT
-from vidqa.datatools.reading import require_own_media
+from vidqa.datatools.reading import require_media_files
 
 ANNOTATIONS = "annotations.json"
 Links = dict[str, str]  # name in the folder of a part -> target file of the link
@@ -103,7 +103,7 @@ def split_dataset(
     }
     part_links = {name: media_links(source.media, part) for name, part in parts.items()}
     if source.media.in_tables and None in part_links.values():
-        require_own_media(source, annotation_path)
+        require_media_files(source, annotation_path)
     facts = _facts(source, pairs, parts, share, seed, stratify)
     facts |= {"group_by": group_by, "ignore_looks": ignore_looks, "together": groups.facts()}
     dropped: Counter[str] = Counter()

@@ -192,7 +192,7 @@ def start(dp_replicate: int, dp_shard: int, timeout_s: float, context: int = 1) 
     )
 
 
-def alone() -> World:
+def single_process_world() -> World:
     """The world of a process without torchrun: it has no mesh, and its methods need no communication."""
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     nobody: Any = None

@@ -28,7 +28,7 @@ from vidqa.core.cli import Parser, Result, note, print_result, run
 from vidqa.core.files import remove
 from vidqa.engine.answering.batch_inference import model_folders, open_session, sampling_of
 from vidqa.engine.data.frames import open_frames
-from vidqa.engine.distributed import alone
+from vidqa.engine.distributed import single_process_world
 from vidqa.engine.engine_thread import EngineThread
 from vidqa.engine.signals import hard_exit
 from vidqa.planning.samples import evaluation_planner
@@ -133,7 +133,9 @@ def opened(spec: InferenceSpec) -> Iterator[EngineThread]:
     folder, base = model_folders(spec)
     planner = evaluation_planner(spec, base or folder)
     batch_size, longest = spec.inference.batch_size, spec.model.max_length
-    open_model = partial(open_session, spec, spec.inference.generator, planner, alone().device, longest, batch_size)
+    open_model = partial(
+        open_session, spec, spec.inference.generator, planner, single_process_world().device, longest, batch_size
+    )
     with open_frames(spec.engine, spec.engine.decode_workers) as source:
         backend = EngineThread(open_model, planner, source, longest=longest, batch_size=batch_size)
         with closing(backend):

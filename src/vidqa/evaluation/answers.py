@@ -102,7 +102,7 @@ def _read(response: object, kind: str, question: str, finish_reason: object, tru
     final = final_answer(response)
     if final.in_thinking:
         return Parsed("", kind or "text", "truncated")
-    kind = kind or _kind_seen(final.text)
+    kind = kind or _kind_of_text(final.text)
     cut = finish_reason == "length" and not final.closed
     if not final.text:
         return Parsed("", kind, "truncated" if cut else "empty")
@@ -216,7 +216,7 @@ def _kind_of_question(question: str, task_type: str) -> str:
     return "yes_no" if _ASKS_YES_NO.search(question) else ""
 
 
-def _kind_seen(text: str) -> str:
+def _kind_of_text(text: str) -> str:
     if normalise(text[:40]) in _YES | _NO:
         return "yes_no"
     return "number" if is_number(text[:40]) and len(text) <= 40 else "text"

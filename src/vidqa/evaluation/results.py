@@ -217,7 +217,7 @@ def read_evaluation(place: Path) -> tuple[list[Item], list[Problem]]:
     elif (place / "run.json").is_file():
         raise RESULTS_FOLDER.error(place, "this run has no results.json: it is not an evaluation, or not finished")
     elif place.is_dir() and (files := list(_files_of_videos(place))):
-        items, problems = _of_videos(place, files)
+        items, problems = _read_video_files(place, files)
     else:
         raise RESULTS_FOLDER.error(place, "there is no such file, and no folder of answers by video")
     if any(problem.severity == "error" for problem in problems):
@@ -290,7 +290,7 @@ def _files_of_videos(place: Path) -> Iterator[Path]:
     return (path for path in sorted(place.rglob("*.json")) if path.name not in OWN and path.is_file())
 
 
-def _of_videos(place: Path, files: list[Path]) -> tuple[list[Item], list[Problem]]:
+def _read_video_files(place: Path, files: list[Path]) -> tuple[list[Item], list[Problem]]:
     """Read a folder with one file per video. A second run appends to the files of the first: the last answer counts."""
     problems, item_of = ProblemCollector(str(place)), dict[tuple[str, ...], Item]()
     for path in files:

@@ -165,7 +165,7 @@ def require_plain_weights(folder: Path, purpose: str) -> None:
         raise MODEL_QUANTIZED.error(folder / "config.json", message)
 
 
-def kept_bytes(folder: Path) -> int:
+def quantized_bytes(folder: Path) -> int:
     """Bytes of a folder's weights on a GPU in the native generator, if its layers multiply in 8-bit floats
     (FP8_DYNAMIC, FP8) or 4-bit integers (W4A16): the size of the files. 0 for others."""
     groups = (quantization_of(folder).get("config_groups") or {}).values()

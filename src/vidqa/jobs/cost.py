@@ -39,7 +39,7 @@ def running_s(record: JobRecord) -> float:
     return sum(max(0.0, (min(until, last) - since).total_seconds()) for since, until in times)
 
 
-def spans_seen(record: JobRecord, state: State) -> tuple[tuple[str, str], ...]:
+def updated_spans(record: JobRecord, state: State) -> tuple[tuple[str, str], ...]:
     """Update the running spans of a job on a platform with a queue, for the observed state."""
     *before, (since, until) = record.spans or (("", "over"),)
     if state == State.RUNNING and until:

@@ -88,7 +88,7 @@ def find(named: str, which: str | None = None) -> ExportSource:
     return ExportSource(RunFolder(home), export, load_training(home / "spec.toml"), facts)
 
 
-def made_by(model: Path) -> ExportSource | None:
+def export_source(model: Path) -> ExportSource | None:
     """The run that exported a model folder; None if the folder is in no run, or in one whose spec cannot be read."""
     home = model.parent.parent
     if model.parent.name != EXPORTS or not (home / "run.json").is_file():
@@ -148,7 +148,7 @@ def origin_of(source: ExportSource) -> Origin:
 
 def _before(source: ExportSource) -> Iterator[ExportSource]:
     """The run that exported a run's base model, the run that exported that one's, and so on."""
-    while run := made_by(source.base):
+    while run := export_source(source.base):
         source = run
         yield run
 

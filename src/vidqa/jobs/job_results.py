@@ -194,7 +194,7 @@ def of_training(record: JobRecord) -> JobResults:
     best = read_object(run / "best.json")
     if not best:
         return JobResults(next=following)
-    row = f"{best.get('name')}, by {best.get('metric')} {_shown(best.get('value'))}".rstrip()
+    row = f"{best.get('name')}, by {best.get('metric')} {_number_text(best.get('value'))}".rstrip()
     return JobResults({"best": best}, {"best": row}, following)
 
 
@@ -244,7 +244,7 @@ def of_quantization(record: JobRecord) -> JobResults:
         "model": str(facts.get("folder")),
         "scheme": str(facts.get("scheme")),
         "size": f"{_size(sizes.get('quantized'))}, {_size(sizes.get('model'))} before",
-        "loss": f"{_shown(proof.get('quantized_loss'))}, {_shown(proof.get('loss'))} before",
+        "loss": f"{_number_text(proof.get('quantized_loss'))}, {_number_text(proof.get('loss'))} before",
     }
     if isinstance(gate, dict):
         rows["accuracy"] = str(gate.get("sentence"))
@@ -300,5 +300,5 @@ def _size(count: object) -> str:
     return size_text(count) if isinstance(count, int) else "unknown"
 
 
-def _shown(value: object) -> str:
+def _number_text(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else ""

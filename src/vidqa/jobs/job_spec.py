@@ -18,7 +18,7 @@ from vidqa.core.files import absolute, content_hash
 from vidqa.core.problem import Problem
 from vidqa.data import check_records, open_source, storage
 from vidqa.data.problems import FILE_MISSING, TO_FETCH
-from vidqa.data.sources import file_of, functions_in, made_absolute, read_by, with_absolute_functions
+from vidqa.data.sources import absolute_source, file_of, functions_in, read_by, with_absolute_functions
 from vidqa.data.storage import hub
 from vidqa.jobs.platforms.mounts import media_folders
 from vidqa.jobs.platforms.site import cache_folder, is_unseen
@@ -313,7 +313,7 @@ def _absolute_paths(declared: Action, run_spec: Spec) -> dict[str, Any]:
     written = {key: value_at(run_spec, key) for key in keys}
     annotations = [data.annotations for data in declared.data]
     return {
-        key: made_absolute(value) if key in annotations else str(absolute(value))
+        key: absolute_source(value) if key in annotations else str(absolute(value))
         for key, value in written.items()
         if isinstance(value, str) and value and "://" not in value and key not in FUNCTION_KEYS
     } | {key: with_absolute_functions(value) for key, value in written.items() if key in FUNCTION_KEYS}

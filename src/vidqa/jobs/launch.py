@@ -338,7 +338,7 @@ def _reserve(
         processes=job.processes,
         created=files.now(),
         launcher=this_process(),
-        parent=runs.run_that_made(Path(job_spec.model_folder)) if job_spec.models else None,
+        parent=runs.producing_run(Path(job_spec.model_folder)) if job_spec.models else None,
         nodes=job.nodes,
         gpus=job.gpus,
         requested_gpus=resources.gpus,
@@ -375,7 +375,7 @@ def _submit(record: JobRecord, job: Job, rendered: Rendered, where: Platform) ->
     try:
         record = records.update(record.job_id, reference=reference)
     except ProblemError as unwritten:
-        raise _stopped_again(unwritten, where, replace(record, reference=reference)) from unwritten
+        raise _cancel_unrecorded(unwritten, where, replace(record, reference=reference)) from unwritten
     if record.cancel_requested:  # before it was submitted
         where.cancel(replace(record, reference=reference), 0)
     with suppress(ProblemError):  # it was started; the next observation reports the problem
@@ -383,7 +383,7 @@ def _submit(record: JobRecord, job: Job, rendered: Rendered, where: Platform) ->
     return record
 
 
-def _stopped_again(unwritten: ProblemError, where: Platform, record: JobRecord) -> ProblemError:
+def _cancel_unrecorded(unwritten: ProblemError, where: Platform, record: JobRecord) -> ProblemError:
     """End a job whose record cannot be written, as on a full disk: a failed launch must leave no running job."""
     first, *others = unwritten.problems
     try:

@@ -50,7 +50,7 @@ def _sequence(run: dict[str, Any]) -> int:
     return number if isinstance(number, int) and 0 <= number < MOST_NUMBER else 0
 
 
-def run_that_made(model: Path) -> str | None:
+def producing_run(model: Path) -> str | None:
     """The run whose folder contains this model, as <run>/safetensors/<name>."""
     for folder in list(model.parents)[:3]:
         run_id = RunFolder(folder).read_run().get("run_id")

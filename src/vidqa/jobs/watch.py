@@ -52,7 +52,7 @@ def _store(record: JobRecord, observed: Observed) -> JobRecord:
     ended = replace(record, **changes)
     settle = partial(_settle_run_folder, ended) if ended.state.is_terminal else None
     if platform(record.platform).has_queue:
-        changes["spans"] = cost.spans_seen(records.read(record.job_id), observed.state)
+        changes["spans"] = cost.updated_spans(records.read(record.job_id), observed.state)
     return records.update(record.job_id, first=settle, **changes)
 
 

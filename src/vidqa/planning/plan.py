@@ -127,13 +127,13 @@ def cut_into_windows(records: Sequence[Record], window_s: float, overlap_s: floa
     cut_records = []
     for record in records:
         whole = durations.get(record.media[0].file, 0.0) if _is_one_video(record) else 0.0
-        start, end = _shown(record.media[0], whole) if whole else (0.0, 0.0)
+        start, end = _shown_span(record.media[0], whole) if whole else (0.0, 0.0)
         cut = window_spans(end - start, window_s, overlap_s)
         cut_records += [_part(record, (start + first, start + last)) for first, last in cut] or [record]
     return cut_records
 
 
-def _shown(ref: MediaRef, duration_s: float) -> Span:
+def _shown_span(ref: MediaRef, duration_s: float) -> Span:
     """The part of a video that the record's own keys select, in seconds of the file."""
     keys = dict(ref.keys)
     return min(keys.get("video_start", 0.0), duration_s), min(keys.get("video_end", duration_s), duration_s)

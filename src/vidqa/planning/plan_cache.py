@@ -28,7 +28,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.data import open_source
 from vidqa.data.archive import archives_in, is_archive
 from vidqa.data.record import MediaRef, Provenance, Record, Turn
-from vidqa.data.sources import made_absolute
+from vidqa.data.sources import absolute_source
 from vidqa.planning.pairs import PairSample, learns_pairs
 from vidqa.planning.plan import Plan, PlannedSet, media_roots, response_mode, sources
 from vidqa.planning.samples import Planner, Prompting, Sample
@@ -68,7 +68,7 @@ def _inputs(spec: Spec, planner: Planner) -> dict[str, str]:
     sampling = action.sampling
     counted = [sampling.held_out(spec), sampling.limit(spec), sampling.windows(spec)] if sampling else []
     places = [
-        [made_absolute(source.annotation_path), str(absolute(source.media_path)) if source.media_path else ""]
+        [absolute_source(source.annotation_path), str(absolute(source.media_path)) if source.media_path else ""]
         for source in set_sources
     ]
     modes = {data.name: response_mode(spec, data.name) for data in action.data}

@@ -39,16 +39,16 @@ def workload(unit: PrefixGroup, samples: Sequence[Sample]) -> Workload:
         tokens=shared + sum(own),
         pairs=shared**2 + sum(2 * shared * length + length**2 for length in own),
         supervised=sum(samples[number].supervised for number in unit),
-        **_of_media(first.plans),
+        **_media_workload(first.plans),
     )
 
 
 def tower_workload(plans: Sequence[FramePlan]) -> Workload:
     """The workload of media in the vision tower alone."""
-    return Workload(tokens=0, pairs=0, supervised=0, **_of_media(plans))
+    return Workload(tokens=0, pairs=0, supervised=0, **_media_workload(plans))
 
 
-def _of_media(plans: Sequence[FramePlan]) -> dict[str, Any]:
+def _media_workload(plans: Sequence[FramePlan]) -> dict[str, Any]:
     return {
         "patches": sum(plan.patches for plan in plans),
         "patch_pairs": sum(plan.grid[0] * (plan.grid[1] * plan.grid[2]) ** 2 for plan in plans),

@@ -18,7 +18,7 @@ from vidqa.evaluation.cosmos_protocol import RETRY_TOKENS_STEP
 from vidqa.evaluation.problems import METRIC_UNAVAILABLE
 from vidqa.evaluation.user_scores import require_function
 from vidqa.families import Sizes
-from vidqa.families.weights import kept_bytes
+from vidqa.families.weights import quantized_bytes
 from vidqa.planning.budget.answering import (
     ROWS,
     AnsweringMemory,
@@ -33,7 +33,7 @@ from vidqa.planning.budget.speed import START_S, Gpu, flops_model
 from vidqa.planning.prefix_sharing import max_tokens, workload
 from vidqa.planning.samples import Sample
 from vidqa.preflight.inputs import Inputs, Skip
-from vidqa.preflight.memory_checks import NOTHING_HELPS, too_much, usable_memory
+from vidqa.preflight.memory_checks import NOTHING_HELPS, memory_problems, usable_memory
 from vidqa.preflight.model_checks import architecture_parameters
 from vidqa.preflight.problems import ANSWER_LENGTH
 from vidqa.spec.evaluate_tables import folder_keys, metric_models
@@ -87,7 +87,7 @@ def memory(inputs: Inputs) -> list[Problem]:
                 return "set " + "; ".join(f"{key} = {json.dumps(value)}" for key, value in change.items())
         return NOTHING_HELPS
 
-    return too_much(inputs, present.memory.peak_gib, details, remedy)
+    return memory_problems(inputs, present.memory.peak_gib, details, remedy)
 
 
 def estimate(
@@ -106,7 +106,7 @@ def model_of(inputs: Inputs) -> tuple[Sizes, int]:
     """Sizes of the answering model, and its weights' bytes as a count of numbers in its precision. The native generator
     keeps 8-bit floats and 4-bit integers; other quantized weights are converted to model.dtype."""
     generator = value_at(inputs.spec, inputs.declared_action.answering).generator
-    if generator == "native" and (stored_bytes := kept_bytes(inputs.model_folder)):
+    if generator == "native" and (stored_bytes := quantized_bytes(inputs.model_folder)):
         return inputs.sizes, stored_bytes // BYTES_OF[value_at(inputs.spec, "model.dtype")]
     return inputs.sizes, architecture_parameters(inputs.model_folder)
 

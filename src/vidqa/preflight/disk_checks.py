@@ -87,7 +87,7 @@ def _saves(inputs: Inputs) -> list[DiskNeed]:
     export = BYTES_OF[train_spec.train.param_dtype] * sum(parameter.numel for parameter in exported)
     saves = train_spec.train.ckpt
     one = checkpoint * saves.enable_checkpoint + export * saves.export_safetensors
-    times = kept_saves(train_spec)
+    times = most_saves(train_spec)
     inputs.facts |= {"trainable_parameters": trained, "checkpoint_bytes": checkpoint, "export_bytes": export}
     inputs.facts["saves_kept"] = times
     return [
@@ -95,7 +95,7 @@ def _saves(inputs: Inputs) -> list[DiskNeed]:
     ]
 
 
-def kept_saves(train_spec: TrainSpec) -> int:
+def most_saves(train_spec: TrainSpec) -> int:
     """The most saves kept at one time: the newest `max_keep`, the best one, and one being written before the oldest is
     removed; at most the total of the run, if the spec determines it."""
     saves, train = train_spec.train.ckpt, train_spec.train

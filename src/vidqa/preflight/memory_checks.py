@@ -15,7 +15,7 @@ from vidqa.jobs.job_spec import process_count
 from vidqa.planning.budget.autotune import Forecast, Packing, answered_samples, best_policy, least_policy
 from vidqa.planning.budget.memory import GIB, fits, state_bytes, training_setup
 from vidqa.planning.budget.memory_constants import CONSTANTS
-from vidqa.planning.budget.methods import host_bytes, what_fits
+from vidqa.planning.budget.methods import fitting_methods, host_bytes
 from vidqa.planning.budget.params import ParamCounts
 from vidqa.planning.budget.speed import recomputed_flops_share
 from vidqa.planning.packing import Steps, pack_budget
@@ -54,7 +54,7 @@ def memory(inputs: Inputs, train_spec: TrainSpec) -> list[Problem]:
     if expected.memory.moment == "generation":
         details = "validation answers samples (engine.validation_generate), for which each GPU gathers the whole model"
     remedy = partial(_remedy, inputs, train_spec, samples, answered)
-    return too_much(inputs, expected.memory.peak_gib, details, remedy, reserved_gib=expected.reserved_gib)
+    return memory_problems(inputs, expected.memory.peak_gib, details, remedy, reserved_gib=expected.reserved_gib)
 
 
 def _answered(inputs: Inputs, train_spec: TrainSpec) -> Sequence[Sample]:
@@ -69,7 +69,7 @@ def usable_memory(inputs: Inputs) -> float | None:
     return has_gib if has_gib is None or limit_gib is None else min(has_gib, limit_gib)
 
 
-def too_much(
+def memory_problems(
     inputs: Inputs, peak_gib: float, details: str, remedy: Callable[[float], str], *, reserved_gib: float = 0.0
 ) -> list[Problem]:
     """MEMORY if the predicted peak does not fit beside `reserved_gib`: an error, or a warning if it may fit within the
@@ -96,7 +96,7 @@ def methods(inputs: Inputs) -> list[Problem]:
     if limit_gib is None:
         raise Skip(NONE_HERE)
     name, card = card_of(inputs.gpus)
-    fitting = what_fits(train_spec, inputs.sizes, inputs.family.tensors(inputs.sizes), limit_gib, card, name)
+    fitting = fitting_methods(train_spec, inputs.sizes, inputs.family.tensors(inputs.sizes), limit_gib, card, name)
     inputs.facts["methods"] = [asdict(fit) for fit in fitting]
     return []
 
@@ -211,14 +211,14 @@ def _remedy(
         tried: Change = {}
         for change in filter(is_allowed, kind(train_spec, samples)):
             if process_count(with_values(train_spec, change)) > most_gpus:
-                more_gpus = more_gpus or (_shown(change) if judged(change) else "")
+                more_gpus = more_gpus or (_change_text(change) if judged(change) else "")
                 continue
             tried = change
             if judged(change):
-                return f"set {_shown(change)}" + f"; or, with more GPUs, {more_gpus}" * bool(more_gpus)
+                return f"set {_change_text(change)}" + f"; or, with more GPUs, {more_gpus}" * bool(more_gpus)
         together |= tried  # the largest of its kind
         if len(together) > len(tried) and is_allowed(together) and judged(together):
-            return f"set {_shown(together)}" + f"; or, with more GPUs, {more_gpus}" * bool(more_gpus)
+            return f"set {_change_text(together)}" + f"; or, with more GPUs, {more_gpus}" * bool(more_gpus)
     return f"with more GPUs, set {more_gpus}" if more_gpus else NOTHING_HELPS
 
 
@@ -298,6 +298,6 @@ def _adapters(train_spec: TrainSpec, _: Sequence[Sample]) -> Iterator[Change]:
         yield from (adapters | {"policy.quantization": precision} for precision in bits)
 
 
-def _shown(change: Change) -> str:
+def _change_text(change: Change) -> str:
     words = [f"{key} = {json.dumps(value)}" for key, value in change.items() if key not in ADAPTERS]
     return "; ".join([*words, *(["policy.lora, by building the spec with --profile lora"] * ("policy.lora" in change))])

@@ -69,7 +69,7 @@ class MediaStore:
                 self._holders[path] += 1
         if not is_there:
             self._write(path, data)
-        held.callback(self._let_go, path)
+        held.callback(self._release, path)
         return path
 
     def _write(self, path: str, data: bytes) -> None:
@@ -86,7 +86,7 @@ class MediaStore:
                 remove(temporary, owner=self.path)
             raise
 
-    def _let_go(self, path: str) -> None:
+    def _release(self, path: str) -> None:
         with self._lock:
             self._holders[path] -= 1
             if not self._holders[path]:
@@ -138,7 +138,7 @@ class MediaAccess:
         elif scheme in ("http", "https"):
             data = download(url, self.hosts, self.limits, medium.where)
         else:
-            message = f"{_shown(url)} is neither a data, file, http nor https address"
+            message = f"{_address_text(url)} is neither a data, file, http nor https address"
             raise MEDIA_REFUSED.error(medium.where, message)
         if not data:
             raise MEDIA_UNAVAILABLE.error(medium.where, "it has no bytes")
@@ -152,7 +152,7 @@ class MediaAccess:
         """A file of an allowed folder. Files elsewhere get the same refusal whether they exist or not."""
         parts = urlsplit(medium.url)
         name = unquote(parts.path)
-        refused = MEDIA_REFUSED.error(medium.where, f"{_shown(medium.url)} is not in an allowed folder")
+        refused = MEDIA_REFUSED.error(medium.where, f"{_address_text(medium.url)} is not in an allowed folder")
         if parts.netloc not in ("", "localhost") or not name.startswith("/") or "\0" in name:
             raise refused
         path = os.path.realpath(name)
@@ -161,10 +161,10 @@ class MediaAccess:
         try:
             size = os.stat(path).st_size
         except OSError as missing:
-            message = f"{_shown(medium.url)}: {missing.strerror}"
+            message = f"{_address_text(medium.url)}: {missing.strerror}"
             raise MEDIA_UNAVAILABLE.error(medium.where, message) from missing
         if not os.path.isfile(path):
-            raise MEDIA_UNAVAILABLE.error(medium.where, f"{_shown(medium.url)} is not a file")
+            raise MEDIA_UNAVAILABLE.error(medium.where, f"{_address_text(medium.url)} is not a file")
         if size > self.limits.media_bytes:
             message = f"{size / MB:.0f} MB; at most {self.limits.media_bytes / MB:.0f} MB allowed"
             raise TOO_LARGE.error(medium.where, message)
@@ -178,7 +178,7 @@ def _from_data_url(medium: NamedMedium) -> bytes:
     if not comma or "base64" not in parameters:
         raise REQUEST.error(medium.where, "a data URL has the form data:video/mp4;base64,...", "Encode it so.")
     if kind and not kind.startswith(KINDS[medium.kind]):
-        message = f"{_shown(kind)} is sent as {medium.kind}_url"
+        message = f"{_address_text(kind)} is sent as {medium.kind}_url"
         remedy = f"Send images as image_url and videos as video_url; {medium.kind}_url takes {medium.kind}/..."
         raise REQUEST.error(medium.where, message, remedy)
     if medium.kind == "video" and "," in body:
@@ -190,7 +190,7 @@ def _from_data_url(medium: NamedMedium) -> bytes:
         raise MEDIA_UNAVAILABLE.error(medium.where, f"its base64 is broken: {broken}") from broken
 
 
-def _shown(url: str) -> str:
+def _address_text(url: str) -> str:
     """A URL without the parts that may contain a secret."""
     plain = url.partition("?")[0].partition("#")[0]
     return plain if len(plain) <= SHOWN else f"{plain[:SHOWN]}..."

@@ -219,11 +219,11 @@ def parse_request(body: bytes) -> ChatRequest:
         table.pop(name, None)
     for name, values in NEUTRAL.items():
         if name in table and (value := table.pop(name)) is not None and value not in values:
-            raise REQUEST.error(name, f"{_shown(value)} is not supported", f"Leave {name} out.")
+            raise REQUEST.error(name, f"{_short_text(value)} is not supported", f"Leave {name} out.")
     try:
         request = ChatRequest.model_validate(table)
     except ValidationError as wrong:
-        raise ProblemError(_wrong(wrong, table)) from wrong
+        raise ProblemError(_validation_problems(wrong, table)) from wrong
     _check(request)
     return request
 
@@ -314,7 +314,7 @@ def _check_keys(keys: dict[str, float], where: str) -> None:
         raise REQUEST.error(where, message)
 
 
-def _wrong(failure: ValidationError, body: dict[str, Any]) -> list[Problem]:
+def _validation_problems(failure: ValidationError, body: dict[str, Any]) -> list[Problem]:
     """The problems, each at its place, without those of the other members of a union: among the members at one place,
     only the problem of the one with the value's own JSON type is reported."""
     messages: dict[str, str] = {}
@@ -338,6 +338,6 @@ def _place(path: Sequence[int | str], value: Any) -> str:
     return text or "body"
 
 
-def _shown(value: Any) -> str:
+def _short_text(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

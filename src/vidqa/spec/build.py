@@ -17,7 +17,7 @@ from vidqa.spec.adapter_keys import is_adapter
 from vidqa.spec.cosmos import target_table, video_fps_problems
 from vidqa.spec.layers import Layer, parse_set, read_layer
 from vidqa.spec.models import TrainSpec
-from vidqa.spec.parent_layers import PARENT_LAYER, begun_with, model_keys, parent_layer, view_layer
+from vidqa.spec.parent_layers import PARENT_LAYER, from_adapter, model_keys, parent_layer, view_layer
 from vidqa.spec.problems import CONFLICT, FILE, NO_RUN, VALUE
 from vidqa.spec.resolve import Resolved, resolve
 from vidqa.spec.rules import BARE_ID, unreached_steps
@@ -59,7 +59,7 @@ def build(request: Request) -> Resolved:
         raise ProblemError(problems)
     used_layers = [layer for layer in layers if layer.table or layer is layers[0]]  # the profile is always listed
     resolved = resolve(request.action, used_layers, request.target)
-    resolved = replace(resolved, warnings=[*resolved.warnings, *_of_steps(request, resolved)])
+    resolved = replace(resolved, warnings=[*resolved.warnings, *_step_problems(request, resolved)])
     return _for_cosmos(resolved) if request.target == "cosmos-rl" else resolved
 
 
@@ -90,7 +90,7 @@ def _model_layer(action: str, name: str) -> Layer:
     """The model key. For an adapter that is trained further or evaluated: also its base model and its keys."""
     models = actions.action(action).models
     if action == "train" and is_adapter(Path(name)):
-        return Layer(f"--model {name}", begun_with(Path(name)))
+        return Layer(f"--model {name}", from_adapter(Path(name)))
     if len(models) > 1 and is_adapter(Path(name)):
         return Layer("--model", model_keys(action, Path(name)))
     return Layer("--model", {next((model.name for model in models), "model"): name})
@@ -154,7 +154,7 @@ def _for_cosmos(resolved: Resolved) -> Resolved:
     return replace(resolved, warnings=problems)
 
 
-def _of_steps(request: Request, resolved: Resolved) -> list[Problem]:
+def _step_problems(request: Request, resolved: Resolved) -> list[Problem]:
     """Warnings about the steps, if the records are available: a step limit above the epochs' steps, and a different
     number of steps from an earlier run whose epochs are inherited."""
     if not actions.action(request.action).trains:

@@ -177,7 +177,7 @@ def _place(
     path = prefix + first
     model_field = cls.model_fields.get(first)
     if model_field is None:
-        yield from _elsewhere(action, layer, prefix + name, value)
+        yield from _unknown_key(action, layer, prefix + name, value)
         return
     inner = table_of(model_field)
     if rest:
@@ -198,7 +198,7 @@ def _place(
         yield VALUE.at(place(layer, path), message, f"set keys below it: {path}.<key>")
 
 
-def _elsewhere(action: str, layer: Layer, path: str, value: Any) -> Iterator[tuple[str, Any] | Problem]:
+def _unknown_key(action: str, layer: Layer, path: str, value: Any) -> Iterator[tuple[str, Any] | Problem]:
     """Handle an unknown key: yield a renamed key of NVIDIA's files, or a problem."""
     moved = RENAMED.get(path)
     if moved is not None and moved in leaves(action):
@@ -209,7 +209,7 @@ def _elsewhere(action: str, layer: Layer, path: str, value: Any) -> Iterator[tup
             yield UNKNOWN_KEY.at(place(layer, path), f"{path} is a key of an earlier version", remedy)
     elif isinstance(value, dict) and value and any(name.startswith(f"{path}.") for name in (*RENAMED, *REMOVED)):
         for key, part in value.items():
-            yield from _elsewhere(action, layer, f"{path}.{key}", part)
+            yield from _unknown_key(action, layer, f"{path}.{key}", part)
     else:
         yield _unknown(action, layer, path)
 

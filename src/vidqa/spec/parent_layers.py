@@ -41,7 +41,7 @@ def parent_layer(action: str, run: Path, which: str | None) -> Layer:
     if action == "train" and is_adapter(run):
         if which is not None:
             raise NO_RUN.error("--which", f"{which} is requested, but {run} is an adapter, not a run", "leave it out")
-        return Layer(f"{PARENT_LAYER} {run}", begun_with(run))
+        return Layer(f"{PARENT_LAYER} {run}", from_adapter(run))
     which = parent.save if which is None else which
     home = run_folder_of(run)
     return Layer(f"{PARENT_LAYER} {home} ({which})", actions.resolve(parent.keys)(run, home, which))
@@ -60,7 +60,7 @@ def model_layer(action: str, name: str, which: str | None = None) -> Layer:
         return parent_layer(action, place, which)
     if which is not None:
         raise NO_RUN.error("--which", f"{which} is requested, but {place} is a model, not a run", "leave it out")
-    return Layer(f"model {name}", _of_evaluation(trained_view(place)) | model_keys(action, place))
+    return Layer(f"model {name}", _evaluation_keys(trained_view(place)) | model_keys(action, place))
 
 
 def model_keys(action: str, folder: Path) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def model_keys(action: str, folder: Path) -> dict[str, Any]:
     return keys
 
 
-def asked_model(name: str, which: str | None = None) -> dict[str, Any]:
+def evaluated_model(name: str, which: str | None = None) -> dict[str, Any]:
     """The keys of `model_layer` about the model alone, for the specs of an evaluation and an embedding."""
     keys = {"model.enable_lora": False, **model_layer("evaluate", name, which).table}
     return {key: value for key, value in keys.items() if key.startswith("model.")}
@@ -84,7 +84,7 @@ def view_layer(action: str, name: str) -> Layer | None:
         return None
     view = trained_view(Path(name))
     trains = issubclass(actions.action(action).spec_model, TrainSpec)
-    return Layer(f"the training of {name}", view if trains else _of_evaluation(view)) if view else None
+    return Layer(f"the training of {name}", view if trains else _evaluation_keys(view)) if view else None
 
 
 def trained_view(folder: Path) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def view_of(spec: Spec) -> dict[str, Any]:
     return {key: values[key] for key in VIEW_KEYS}
 
 
-def _of_evaluation(view: dict[str, Any]) -> dict[str, Any]:
+def _evaluation_keys(view: dict[str, Any]) -> dict[str, Any]:
     """Convert view keys of a training to those of an evaluation."""
     return {mine: view[theirs] for mine, theirs in SAME_IN_BOTH.items() if theirs in view}
 
@@ -152,7 +152,7 @@ def _adapter_of(home: Path, which: str) -> Path | None:
     return export if is_adapter(export) else None
 
 
-def begun_with(adapter: Path) -> dict[str, Any]:
+def from_adapter(adapter: Path) -> dict[str, Any]:
     """The keys of a training that starts with `adapter`: base model and adapter, and the sampling settings and prompt
     of the run that trained it, if it is a run of this program."""
     values = trained_view(adapter) | {f"policy.lora.{key}": value for key, value in adapter_keys(adapter).items()}
@@ -190,7 +190,7 @@ def quantized(run: Path, home: Path, which: str) -> dict[str, Any]:
 def exported(run: Path, home: Path, which: str) -> dict[str, Any]:
     """The keys that an evaluation inherits from a training or a quantization: its export, and its view of a video."""
     export = find_export(run, which)
-    return _of_evaluation(trained_view(export)) | model_keys("evaluate", export)
+    return _evaluation_keys(trained_view(export)) | model_keys("evaluate", export)
 
 
 def _spec_file(home: Path) -> Path:

@@ -181,7 +181,7 @@ class _Walk:
         while (frame := next(self.frames, None)) is not None:
             expected = self.next_number
             shown = self._pass(frame)
-            if self.timed and shown > expected and self._goes_back_after(frame):
+            if self.timed and shown > expected and self._is_reordered(frame):
                 self.timed = self.seeks = False
                 self._begin()
                 return self._forward(number)
@@ -189,7 +189,7 @@ class _Walk:
                 return frame if shown == number else None
         return None
 
-    def _goes_back_after(self, frame: VideoFrame) -> bool:
+    def _is_reordered(self, frame: VideoFrame) -> bool:
         """Whether the frames skipped before `frame` come after it: the timestamps are in another order. Otherwise
         they are missing."""
         ahead = list(islice(self.frames, MAX_REORDERED))

@@ -93,13 +93,13 @@ def _orientation(image: ImageFile) -> int:
     from PIL import ExifTags, Image
 
     # The base class's method reads only the header.
-    plain = image.format == "PNG" and not _goes_on_after_pixels(image)
+    plain = image.format == "PNG" and not _has_late_chunks(image)
     exif = Image.Image.getexif(image) if plain else image.getexif()
     value = exif.get(ExifTags.Base.Orientation, 1)
     return value if value in range(1, 9) else 1
 
 
-def _goes_on_after_pixels(image: ImageFile) -> bool:
+def _has_late_chunks(image: ImageFile) -> bool:
     """Whether a PNG has other chunks after the start of its pixels. The read position of the file is unchanged."""
     file = image.fp
     assert file is not None

@@ -162,7 +162,7 @@ def _by_first_packet(container: InputContainer, stream: VideoStream) -> StreamIn
     decoder = stream.codec_context
     try:
         if decoder.name == "vp9":
-            return _of_vp9(packet, decoder)
+            return _vp9_info(packet, decoder)
         if decoder.name in PARTIAL_DECODERS:
             packet = _head(packet, decoder)
             decoder.options = decoder.options | NO_CONCEALMENT
@@ -202,7 +202,7 @@ def _packet(data: bytes) -> Packet:
     return packet
 
 
-def _of_vp9(packet: Packet, decoder: VideoCodecContext) -> StreamInfo | None:
+def _vp9_info(packet: Packet, decoder: VideoCodecContext) -> StreamInfo | None:
     from av.error import FFmpegError
 
     decoder.width = decoder.height = 0

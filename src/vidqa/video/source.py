@@ -112,7 +112,7 @@ def open_video(
     """
     with ExitStack() as stack:
         container = stack.enter_context(_open_container(path, member, HEADER_ALONE if header_alone else None))
-        if header_alone and not _says_enough(container):
+        if header_alone and not _header_is_complete(container):
             container = stack.enter_context(_open_container(path, member))
         streams = _moving(container)
         if not streams:
@@ -136,7 +136,7 @@ def _moving(container: InputContainer) -> list[VideoStream]:
     return [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
 
 
-def _says_enough(container: InputContainer) -> bool:
+def _header_is_complete(container: InputContainer) -> bool:
     streams = _moving(container)
     if not streams or streams[0].codec_context is None or not container.format.name.startswith(SELF_DESCRIBING):
         return False

@@ -269,7 +269,7 @@ def _lost_leading(path: str | Path, member: str | None, first: int, seconds: Set
     all of them are lost: the others may refer to it. `seconds` are packets that give no picture of their own.
     """
     with open_video(path, member) as (container, stream):
-        shown = _shown(container, stream, range(first, first + PACKETS_DECODED))
+        shown = _decoded_pictures(container, stream, range(first, first + PACKETS_DECODED))
         reorders = bool(stream.codec_context.has_b_frames)
     if not reorders or first not in shown:
         return 0
@@ -283,13 +283,13 @@ def _not_coded(path: str | Path, member: str | None, first: int, small: list[int
     """The numbers among `small` of packets that repeat the picture before them, as MPEG-4 encoders write for dropped
     frames. Empty for a decoder that reorders pictures: there such packets stand for a picture packed earlier."""
     with open_video(path, member) as (container, stream):
-        shown = set(_shown(container, stream, {first, *small}))
+        shown = set(_decoded_pictures(container, stream, {first, *small}))
         if stream.codec_context.has_b_frames or first not in shown:
             return []
     return [number for number in small if number not in shown]
 
 
-def _shown(container: InputContainer, stream: VideoStream, numbers: range | set[int]) -> list[int | None]:
+def _decoded_pictures(container: InputContainer, stream: VideoStream, numbers: range | set[int]) -> list[int | None]:
     """Numbers of those packets for which the decoder returns a picture, in its order; empty if a packet is damaged."""
     from av.error import FFmpegError
 

@@ -52,11 +52,11 @@ ACTION = Code(
 
 
 def _installed() -> dict[str, EntryPoint]:
-    return _found_on(tuple(sys.path))
+    return _entry_points(tuple(sys.path))
 
 
 @lru_cache(maxsize=1)
-def _found_on(path: tuple[str, ...]) -> dict[str, EntryPoint]:
+def _entry_points(path: tuple[str, ...]) -> dict[str, EntryPoint]:
     """The entry points of packages on `path` (sys.path). Cached, because scanning all packages on each lookup would add
     the time of a preflight."""
     from importlib.metadata import entry_points  # slower than all other imports here

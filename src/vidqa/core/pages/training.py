@@ -70,7 +70,7 @@ def report(training: Training, posters: Posters = lambda line: []) -> str:
         validations_hidden=max(0, len(validations) - MOST_LISTED),
         groups=_last_groups(training.run, posters),
         parts=_parts(training),
-        how=_how(training),
+        how=_key_settings(training),
         data=_data(training),
         left_out=training.left_out[:MOST_LISTED],
         resumes=[_resume(training, resume) for resume in training.resumes[-MOST_LISTED:]],
@@ -194,7 +194,7 @@ def _parts(training: Training) -> list[dict[str, Any]]:
     return [row for row in rows if is_number(row.get("parameters")) and is_number(row.get("trainable"))]
 
 
-def _how(training: Training) -> list[tuple[str, str]]:
+def _key_settings(training: Training) -> list[tuple[str, str]]:
     """The most important keys of the spec; the whole spec is at the end of the page."""
     spec = training.spec
     lora = _at(spec, "policy.lora")

@@ -12,10 +12,10 @@ from vidqa.data.sources._base import (
     Rows,
     Source,
     SourceKind,
+    absolute_source,
     address_of,
     file_of,
     functions_in,
-    made_absolute,
     part_of,
     read_by,
     with_absolute_functions,
@@ -34,10 +34,10 @@ __all__ = [
     "Rows",
     "Source",
     "SourceKind",
+    "absolute_source",
     "file_of",
     "functions_in",
     "kind_of_source",
-    "made_absolute",
     "open_source",
     "read_by",
     "with_absolute_functions",
@@ -46,10 +46,10 @@ __all__ = [
 
 def kind_of_source(path: str) -> SourceKind:
     """The first kind that recognises the path."""
-    return next(kind for kind in SOURCE_KINDS if kind.recognises(_own_address(path, kind)[0]))
+    return next(kind for kind in SOURCE_KINDS if kind.recognises(_address_and_split(path, kind)[0]))
 
 
-def _own_address(path: str, kind: SourceKind) -> tuple[str, str]:
+def _address_and_split(path: str, kind: SourceKind) -> tuple[str, str]:
     """(path, split): the path for the kind, with ~ expanded, and the split if the kind does not handle it itself."""
     place, part = address_of(path)
     return (f"{place}#{part}", "") if part and kind.reads_part(part) else (place, part)
@@ -63,7 +63,7 @@ def open_source(
     Raises DATA_FILE_MISSING, DATA_SPLIT, and the kinds' errors on opening.
     """
     kind = kind or kind_of_source(str(path))
-    place, part = _own_address(str(path), kind)
+    place, part = _address_and_split(str(path), kind)
     source = part_of(kind.open(place, str(media_path), renamed), part)
     names = NO_NAMES if kind.renames else renamed
 

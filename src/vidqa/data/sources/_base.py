@@ -79,7 +79,7 @@ def functions_in(value: Any) -> list[str]:
 
 def with_absolute_functions(value: Any) -> Any:
     """The same value, with absolute paths of its functions."""
-    found_anywhere = {name: made_absolute(name) for name in functions_in(value)}
+    found_anywhere = {name: absolute_source(name) for name in functions_in(value)}
     if isinstance(value, str):
         return found_anywhere.get(value, value)
     if isinstance(value, Mapping):
@@ -87,7 +87,7 @@ def with_absolute_functions(value: Any) -> Any:
     return [found_anywhere.get(name, name) for name in value]
 
 
-def made_absolute(written: str) -> str:
+def absolute_source(written: str) -> str:
     """The same source with absolute paths, also of its argument where that is a path."""
     place, argument = file_of(written), _argument_path(written)
     rest = written[len(place) :]

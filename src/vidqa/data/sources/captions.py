@@ -40,7 +40,7 @@ SYSTEM = "You describe driving videos carefully and exactly, as training data fo
 USER = "Describe this driving video as one JSON object with the keys {}."
 
 
-class Asks(NamedTuple):
+class CaptionPrompt(NamedTuple):
     """The prompts for every video, and the keys of a label that make the answer."""
 
     system: str
@@ -54,7 +54,7 @@ class _CaptionsFile(msgspec.Struct, forbid_unknown_fields=True):
     keys: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = KEYS
 
 
-def read_asks(file: Path) -> Asks:
+def read_caption_prompt(file: Path) -> CaptionPrompt:
     """Read prompts and keys; defaults of this module if captions.yaml is empty or missing. Raises DATA_FIELD."""
     try:
         is_left_out = file.name == ASKS and not file.exists()
@@ -63,10 +63,10 @@ def read_asks(file: Path) -> Asks:
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as broken:
         raise FIELD.error(file, f"it cannot be read: {str(broken)[:200]}", REMEDY) from broken
     user = USER.format(", ".join(written.keys)) if written.user_prompt is msgspec.UNSET else written.user_prompt
-    return Asks(written.system_prompt.strip(), user.strip(), written.keys)
+    return CaptionPrompt(written.system_prompt.strip(), user.strip(), written.keys)
 
 
-def _row(name: str, label: dict[str, Any], video: str, asks: Asks) -> dict[str, Any]:
+def _row(name: str, label: dict[str, Any], video: str, asks: CaptionPrompt) -> dict[str, Any]:
     answer = json.dumps({key: label.get(key) for key in asks.keys}, indent=2, ensure_ascii=False)
     messages: list[dict[str, Any]] = [{"role": "system", "content": asks.system}] if asks.system else []
     content = [{"type": "video", "video": video}, {"type": "text", "text": asks.user}]
@@ -93,7 +93,7 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
     """Open the folder; `#FILE` after it names another captions.yaml. Raises DATA_FIELD."""
     place, part = address_of(path)
     folder = Path(place)
-    asks = read_asks(Path(os.path.expanduser(part)) if part else folder / ASKS)
+    asks = read_caption_prompt(Path(os.path.expanduser(part)) if part else folder / ASKS)
     labels = sorted((folder / METAS).glob(f"*{LABEL}"))
     media = media_source(folder / METAS, media_path, root_mode=not media_path)
 

@@ -94,7 +94,7 @@ def listing(name: str) -> Listing:
         with hub.answer_of(repository):
             entries = list(api.list_repo_tree(repository, recursive=True, revision=commit, repo_type="dataset"))
             files = [_remote_file(entry) for entry in entries if isinstance(entry, huggingface_hub.RepoFile)]
-            _require_apart(files)
+            _require_distinct_names(files)
     except HTTPError as failed:
         raise ProblemError([hub.refusal(name, failed)]) from failed
     return Listing(commit, files)
@@ -112,7 +112,7 @@ def _remote_file(entry: Any) -> RemoteFile:
     return RemoteFile(entry.path, entry.size, sha256, entry.blob_id)
 
 
-def _require_apart(files: list[RemoteFile]) -> None:
+def _require_distinct_names(files: list[RemoteFile]) -> None:
     """Raise ValueError if a file has the name of another one, or of a folder."""
     names = Counter(file.name for file in files)
     names.update({str(folder) for file in files for folder in PurePosixPath(file.name).parents})

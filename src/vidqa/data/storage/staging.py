@@ -209,7 +209,7 @@ def named_media(annotations: str | Path) -> tuple[list[str], list[Problem]]:
 
 def _fetch(bucket: Any, items: Iterable[tuple[Object, str]], folder: Path, arrived: dict[str, Staged]) -> None:
     """Fetch missing files, several at once; every file is recorded as soon as it is complete."""
-    due = [(item, place) for item, place in items if not _is_there(item, folder, arrived)]
+    due = [(item, place) for item, place in items if not _is_current(item, folder, arrived)]
     if not due:
         return
     total = sum(item.size for item, _ in due)
@@ -232,7 +232,7 @@ def _fetch(bucket: Any, items: Iterable[tuple[Object, str]], folder: Path, arriv
         raise ProblemError(problems[:MOST_NAMED])
 
 
-def _is_there(item: Object, folder: Path, arrived: dict[str, Staged]) -> bool:
+def _is_current(item: Object, folder: Path, arrived: dict[str, Staged]) -> bool:
     """Whether the object is unchanged since it was fetched, and its file has the same length."""
     staged = arrived.get(item.address)
     if staged is None or (staged.etag, staged.bytes) != (item.etag, item.size):

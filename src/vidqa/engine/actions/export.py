@@ -24,7 +24,7 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import EXPORT, PROOF, RunFolder
 from vidqa.data import check_records
 from vidqa.engine.data.frames import open_frames
-from vidqa.engine.distributed import alone
+from vidqa.engine.distributed import single_process_world
 from vidqa.engine.export import MERGED, format_of
 from vidqa.engine.export._base import ExportFormat
 from vidqa.engine.export.adapter import ADAPTER, load_adapted, merged_adapter
@@ -53,7 +53,7 @@ def main(options: Namespace) -> Result:
     if parent := take_parent():  # without its parent nothing would publish the result
         end_with(parent)
     spec, facts = load_training(options.run / "spec.toml"), read_object(options.export / EXPORT)
-    base, dtype, world = Path(spec.policy.model_name_or_path), DTYPES[spec.train.param_dtype], alone()
+    base, dtype, world = Path(spec.policy.model_name_or_path), DTYPES[spec.train.param_dtype], single_process_world()
     _require_same_base(base, facts)
     planner = training_planner(spec, base)
     sample, frames = proof_sample(spec, planner, str(facts["proof_sample"]))

@@ -129,7 +129,7 @@ def answers_recipe(
             "nframes": planner.vision.nframes,
             "total_pixels": planner.vision.total_pixels,
             "max_frame_pixels": planner.vision.max_pixels,
-            **_asked_beside(planner.vision),
+            **_frame_settings(planner.vision),
             "min_pixels": rules.min_pixels,
             "max_pixels": rules.max_pixels,
             "patch_size": rules.patch_size,
@@ -158,7 +158,7 @@ def fingerprint_model(folder: Path, base: Path | None) -> dict[str, Any]:
     return {"folder": str(folder), "base": str(base) if base else None, "sha256": weights_hash(folder, base)}
 
 
-def _asked_beside(vision: VisionSpec) -> dict[str, Any]:
+def _frame_settings(vision: VisionSpec) -> dict[str, Any]:
     """Settings of frames that differ from the defaults, so that earlier recipes stay unchanged."""
     keys = {"min_frame_pixels": vision.min_pixels, "sides": vision.sides, "shown_s": vision.shown}
     keys["cap_pixels_per_frame"] = vision.video.capped or None

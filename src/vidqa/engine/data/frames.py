@@ -162,11 +162,11 @@ class FrameSource:
         if future.cancelled():  # not admitted, or the pool is closed
             return
         try:
-            self._settle(pending, self._taken_in(pending, store_at, future.result()))
+            self._settle(pending, self._adopt(pending, store_at, future.result()))
         except Exception as failed:  # noqa: BLE001  raised again by `collect`
             self._end(pending, partial(pending.answer.set_exception, failed))
 
-    def _taken_in(self, pending: _Pending, store_at: str, result: Decoded | FramesFile) -> Decoded:
+    def _adopt(self, pending: _Pending, store_at: str, result: Decoded | FramesFile) -> Decoded:
         """Put the frames of a worker's result into the cache and return them, or return its problem."""
         warning = None
         if isinstance(result, FramesFile):

@@ -97,11 +97,11 @@ def prepare_evaluation(
 def shared_plan(spec: Spec, planner: Planner, world: World, run: RunFolder) -> Plan:
     """The plan of a run, on every rank: the stored one if it is valid. Otherwise rank 0 reads, probes and plans, and
     stores the plan for the next attempt."""
-    plan = world.on_main(lambda: _stored_or_made(spec, planner, run.path / PLAN))
+    plan = world.on_main(lambda: _encoded_plan(spec, planner, run.path / PLAN))
     return plan if isinstance(plan, Plan) else plan_cache.decode(plan)
 
 
-def _stored_or_made(spec: Spec, planner: Planner, place: Path) -> Any:
+def _encoded_plan(spec: Spec, planner: Planner, place: Path) -> Any:
     """The encoded plan, which is fast to broadcast; the plan itself if a file name is not valid UTF-8."""
     inputs = plan_cache.plan_inputs(spec, planner)  # first: a change while records are read must make the plan stale
     try:

@@ -14,7 +14,7 @@ from vidqa.core.files import read_object, write_json
 from vidqa.engine.distributed import World
 from vidqa.engine.export._base import ExportFormat, Trained
 from vidqa.engine.export.weights import WEIGHTS, load_weights
-from vidqa.engine.export.writing import copy_settings, rows_as_trained, shapes_of, write_together
+from vidqa.engine.export.writing import copy_settings, rows_as_trained, shapes_of, write_from_all_ranks
 from vidqa.engine.families import family_of
 from vidqa.engine.loading.freeze import is_adapter, is_added, lora_config
 from vidqa.engine.loading.safetensors_reader import stored_tensors
@@ -50,7 +50,7 @@ def _write(trained: Trained, name: str, world: World) -> Path:
         write_json(folder / CONFIG, read_object(folder / CONFIG) | facts)
 
     shapes, rows = shapes_of(trained, names), rows_as_trained(trained, names, world)
-    return write_together(trained, name, STEM, shapes, rows, world, settings)
+    return write_from_all_ranks(trained, name, STEM, shapes, rows, world, settings)
 
 
 def _check(export: Path, base: Path) -> None:

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from vidqa.core._optional import require
 from vidqa.engine.distributed import World
 from vidqa.engine.export._base import ExportFormat, Trained
-from vidqa.engine.export.writing import copy_settings, named_as, rows_as_trained, shapes_of, write_together
+from vidqa.engine.export.writing import copy_settings, named_as, rows_as_trained, shapes_of, write_from_all_ranks
 from vidqa.engine.families import family_of as family_of_model
 from vidqa.engine.families import torch_half
 from vidqa.engine.loading.safetensors_reader import model_tensors, stored_tensors
@@ -33,7 +33,7 @@ def _write(trained: Trained, name: str, world: World) -> Path:
     def settings(folder: Path) -> None:
         copy_settings(trained.base, folder, trained.capped)
 
-    return write_together(trained, name, STEM, shapes, rows, world, settings)
+    return write_from_all_ranks(trained, name, STEM, shapes, rows, world, settings)
 
 
 def check_tensors(export: Path, base: Path) -> None:

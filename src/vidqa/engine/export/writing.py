@@ -47,7 +47,7 @@ class TensorRows:
     values: torch.Tensor
 
 
-def write_together(
+def write_from_all_ranks(
     trained: Trained,
     name: str,
     stem: str,

@@ -30,7 +30,7 @@ from vidqa.engine.families.qwen_vl_layers import (
     VisionOutput,
     compiled,
 )
-from vidqa.engine.model.activation_checkpoint import attend_again
+from vidqa.engine.model.activation_checkpoint import recomputed_attention
 from vidqa.engine.model.attention import Segments, attend
 from vidqa.engine.model.chunked_head import head_nll
 from vidqa.engine.model.layers import Projection, flattened, norm, project, projection
@@ -91,7 +91,7 @@ def vision_block(
         query, key, value = dense.before_vision(hidden_PD, cos, sin, before)
         attended = attend(query, key, value, segments, causal=False)
     else:
-        attended = attend_again(dense.before_vision, hidden_PD, (cos, sin), before, segments, causal=False)
+        attended = recomputed_attention(dense.before_vision, hidden_PD, (cos, sin), before, segments, causal=False)
     after = VisionOutput(projection(attention.proj), norm(block.norm2), *parts.mlp(block))
     finish = _finish(dense.after_vision, dense.after_vision_again, again, after.output)
     return finish(hidden_PD, attended, after)
@@ -136,7 +136,7 @@ def decoder_layer(
         query, key, value = project_heads(hidden_TD, cos, sin, before)
         attended = attend(query, key, value, segments, suffixes, causal=True)
     else:
-        attended = attend_again(project_heads, hidden_TD, (cos, sin), before, segments, suffixes, causal=True)
+        attended = recomputed_attention(project_heads, hidden_TD, (cos, sin), before, segments, suffixes, causal=True)
     after = DecoderOutput(
         output=projection(attention.o_proj),
         norm=norm(layer.post_attention_layernorm),

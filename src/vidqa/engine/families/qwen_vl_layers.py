@@ -132,12 +132,14 @@ def after_vision_attention(
     return hidden_TD + project(wide, narrow, plainly=plainly)[0]
 
 
-def after_decoder_attention_again(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, weights: DecoderOutput) -> Any:
+def after_decoder_attention_recomputed(
+    hidden_TD: torch.Tensor, attended_TD: torch.Tensor, weights: DecoderOutput
+) -> Any:
     """`after_decoder_attention` with its activations recomputed in backward: only the inputs are saved."""
     return checkpoint(after_decoder_attention, hidden_TD, attended_TD, weights, plainly=True, use_reentrant=False)
 
 
-def after_vision_attention_again(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, weights: VisionOutput) -> Any:
+def after_vision_attention_recomputed(hidden_TD: torch.Tensor, attended_TD: torch.Tensor, weights: VisionOutput) -> Any:
     return checkpoint(after_vision_attention, hidden_TD, attended_TD, weights, plainly=True, use_reentrant=False)
 
 
@@ -149,8 +151,8 @@ class Dense(NamedTuple):
     after_decoder: Callable[..., Any] = after_decoder_attention
     before_vision: Callable[..., Any] = before_vision_attention
     after_vision: Callable[..., Any] = after_vision_attention
-    after_decoder_again: Callable[..., Any] = after_decoder_attention_again
-    after_vision_again: Callable[..., Any] = after_vision_attention_again
+    after_decoder_again: Callable[..., Any] = after_decoder_attention_recomputed
+    after_vision_again: Callable[..., Any] = after_vision_attention_recomputed
 
 
 EAGER = Dense()

@@ -82,7 +82,7 @@ def load_sharded(
     _shard(model, family, world, compute, DTYPES[train.fsdp_reduce_dtype], offload=train.fsdp_offload)
     _take_memory(model, device, offload=train.fsdp_offload)
     model.train()
-    rows, batches = own_rows(model, folder), quantized_rows(model, folder)
+    rows, batches = rank_rows(model, folder), quantized_rows(model, folder)
     with ThreadPoolExecutor(1, "weights") as reader:
         reading = reader.submit(_read_weights, rows, batches, compute, device)
         if train.fsdp_offload:
@@ -104,7 +104,7 @@ def load_reference(folder: Path, policy: Any, train: Any, world: World, recomput
     if world.is_sharded:
         _shard(model, family, world, compute, compute)
     _take_memory(model, device)
-    read_rows(own_rows(model, folder))
+    read_rows(rank_rows(model, folder))
     return model.train()
 
 
@@ -184,7 +184,7 @@ def _shard(
         run_gathered(sharded)
 
 
-def own_rows(model: Any, folder: Path) -> list[RowRead]:
+def rank_rows(model: Any, folder: Path) -> list[RowRead]:
     """The reads of this rank's rows of every base parameter from the folder's safetensors files. Raises MODEL_BROKEN
     for a missing, unexpected or wrongly shaped tensor."""
     files = model_tensors(folder)

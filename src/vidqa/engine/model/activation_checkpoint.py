@@ -42,7 +42,7 @@ class _Call(NamedTuple):
         return attend(query, key, value, self.segments, self.suffixes, causal=self.causal)
 
 
-def attend_again(
+def recomputed_attention(
     before: Callable[..., tuple[torch.Tensor, ...]],
     hidden_TD: torch.Tensor,
     turns: tuple[torch.Tensor, torch.Tensor],
@@ -61,10 +61,10 @@ def attend_again(
     others = tuple(None if isinstance(leaf, torch.Tensor) else (leaf,) for leaf in leaves)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     call = _Call(before, segments, suffixes, causal, tree, others)
-    return _Again.apply(call, hidden_TD, *turns, *tensors)
+    return _RecomputedAttention.apply(call, hidden_TD, *turns, *tensors)
 
 
-class _Again(torch.autograd.Function):
+class _RecomputedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
         """`inputs` are the call, hidden states, cosine and sine, and weights."""

@@ -51,10 +51,10 @@ def products(hidden_TD: torch.Tensor, weights: Sequence[torch.Tensor], granulari
         return tuple(F.linear(hidden_TD, weight) for weight in weights)
     if granularity == "rowwise":
         return tuple(_ByRows.apply(hidden_TD, weight) for weight in weights)
-    return _Together.apply(hidden_TD, *weights)
+    return _FusedProducts.apply(hidden_TD, *weights)
 
 
-class _Together(torch.autograd.Function):
+class _FusedProducts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """`inputs` are hidden states and weights."""

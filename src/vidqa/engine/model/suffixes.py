@@ -69,7 +69,7 @@ def suffix_forward(parts: Sequence[torch.Tensor], suffixes: Suffixes) -> Merged:
     output, log_sum, own_rest = _forward((query, *(part[-rows:] for part in parts[1:])), own)
     if not readers:
         return Merged(output, log_sum, (own_rest, ()))
-    prefixes = [_of_prefixes(part, suffixes) for part in parts[1:]]
+    prefixes = [_prefix_rows(part, suffixes) for part in parts[1:]]
     over_prefix, seen_sum, prefix_rest = _forward((query[:readers], *prefixes), shared)
     total = torch.logaddexp(log_sum[:, :readers], seen_sum)
     pieces = (output[:readers], log_sum[:, :readers]), (over_prefix, seen_sum)
@@ -89,7 +89,7 @@ def suffix_backward(
     gradients = _backward(gradient_NHD, own_parts, Merged(merged.output, merged.log_sum, own_rest), own)
     if not readers:
         return gradients, []
-    prefix_parts = (query[:readers], *(_of_prefixes(part, suffixes) for part in parts[1:]))
+    prefix_parts = (query[:readers], *(_prefix_rows(part, suffixes) for part in parts[1:]))
     of_readers = Merged(merged.output[:readers], merged.log_sum[:, :readers].contiguous(), prefix_rest)
     of_query, *of_prefixes = _backward(gradient_NHD[:readers], prefix_parts, of_readers, shared)
     gradients[0][:readers] += of_query
@@ -136,7 +136,7 @@ def _calls(suffixes: Suffixes) -> tuple[Ragged, Ragged, int]:
     return own, shared, sum(prefix[2] for prefix in suffixes.prefixes)
 
 
-def _of_prefixes(part_TKD: torch.Tensor, suffixes: Suffixes) -> torch.Tensor:
+def _prefix_rows(part_TKD: torch.Tensor, suffixes: Suffixes) -> torch.Tensor:
     """The rows of all prefixes, concatenated, without their padding."""
     pieces = [part_TKD[start : start + tokens] for start, tokens, _ in suffixes.prefixes]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

@@ -29,7 +29,7 @@ from vidqa.core.problem import Exit, ProblemError, raise_errors
 from vidqa.core.run_folder import EXPORT, RunFolder
 from vidqa.data.problems import EMPTY
 from vidqa.engine.data.planned_samples import fitting, shared_plan
-from vidqa.engine.distributed import World, alone
+from vidqa.engine.distributed import World, single_process_world
 from vidqa.engine.export.adapter import MERGED, merged_adapter
 from vidqa.engine.export.weights import load_weights
 from vidqa.engine.export.writing import copy_settings
@@ -63,7 +63,10 @@ def quantize(spec: QuantizeSpec, run: RunFolder) -> int:
     raise_errors(check_with_gpus(spec, world_size()))
     require("llmcompressor", "quantize")
     run.sweep()
-    world, model_dir = alone(), Path(spec.model.base_model_path if spec.model.enable_lora else spec.model.model_path)
+    world, model_dir = (
+        single_process_world(),
+        Path(spec.model.base_model_path if spec.model.enable_lora else spec.model.model_path),
+    )
     planner = calibration_planner(spec, model_dir)
     plan, problems = plan_quantization(model_dir, spec.quantize)
     raise_errors(problems)

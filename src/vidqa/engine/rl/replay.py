@@ -90,7 +90,7 @@ def replayed_groups(training: Training, recorded: RunFolder, step: int) -> tuple
     world = training.world
     try:
         lines = lines_of(recorded.path, world, step)
-        groups, faults = rewarded_again(training, lines)
+        groups, faults = replay_rewards(training, lines)
     except (KeyError, TypeError, ValueError, IndexError) as damaged:
         lines, groups, faults = [], [], [f"rank {world.rank}: invalid line: {damaged!r}"]
     everyone = world.gather((len(lines), faults))
@@ -116,7 +116,7 @@ def lines_of(folder: Path, world: World, step: int) -> list[dict[str, Any]]:
     return [line for line in lines if line["step"] == step and not line.get("dropped")]
 
 
-def rewarded_again(training: Training, lines: Sequence[Mapping[str, Any]]) -> tuple[list[Group], list[str]]:
+def replay_rewards(training: Training, lines: Sequence[Mapping[str, Any]]) -> tuple[list[Group], list[str]]:
     """Reward these completions again. Returns their groups, in order, and the differences from the record."""
     groups, faults = [], list[str]()
     size, divided = training.spec.rollout.n_generation, not training.policy.unbiased_advantage

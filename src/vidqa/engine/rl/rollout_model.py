@@ -63,7 +63,7 @@ class RolloutModel:
             unit.unshard()
             tensors = {name: source.tensor() for name, source in sources.items()}
             copy_weights(tensors, self.targets)
-            counts |= {name: bits_apart(tensor, self.targets[name]) for name, tensor in tensors.items()}
+            counts |= {name: count_different_bits(tensor, self.targets[name]) for name, tensor in tensors.items()}
             unit.reshard()
         total = torch.stack(list(counts.values())).tolist()
         if apart := [name for name, count in zip(counts, total, strict=True) if count]:
@@ -139,7 +139,7 @@ def copy_weights(tensors: Mapping[str, torch.Tensor], targets: Mapping[str, Any]
         targets[name].data.copy_(tensor)
 
 
-def bits_apart(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def count_different_bits(source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """The number of elements of two tensors with different bits, int64 scalar on their device; all elements if shape or
     dtype differ."""
     if source.shape != target.shape or source.dtype != target.dtype:

@@ -56,7 +56,7 @@ def sharded_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return dict(model.named_parameters())
 
 
-def own_weights(model: nn.Module) -> dict[str, torch.Tensor]:
+def run_weights(model: nn.Module) -> dict[str, torch.Tensor]:
     """Tensors that a run has beyond the base model, by their names in the model: trained ones, and adapters even if
     they are frozen."""
     parameters = sharded_parameters(model).items()
@@ -65,7 +65,7 @@ def own_weights(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """Trained weights and the optimizer's moments by name."""
-    state = own_weights(model)
+    state = run_weights(model)
     for name, parameter in sharded_parameters(model).items():
         if parameter.requires_grad:
             moments = optimizer.state[parameter]

@@ -26,7 +26,7 @@ from vidqa.engine.memory import release_memory
 from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_NOT_FINITE
 from vidqa.engine.training.async_save import Background, PinnedSnapshot
-from vidqa.engine.training.checkpoint import own_weights, save_state, sharded_parameters, training_state
+from vidqa.engine.training.checkpoint import run_weights, save_state, sharded_parameters, training_state
 from vidqa.engine.training.resume import Start
 from vidqa.planning.samples import Sample
 
@@ -95,7 +95,7 @@ class Saver:
             require_finite(loss, f"the weights after step {step + 1}")
         self._prepare(model, optimizer)
         self.background.finish()
-        live = training_state(model, optimizer) if checkpoints else own_weights(model)
+        live = training_state(model, optimizer) if checkpoints else run_weights(model)
         name, parameters = self._name(step), sharded_parameters(model)
         facts, measured = {**self.trainer, "step": step + 1}, self.validation[1] if self.validation[0] == step else {}
         proof = {"trainer_loss": loss, "proof_sample": self.proof_sample[0].record.id if self.proof_sample else None}
@@ -122,7 +122,7 @@ class Saver:
             return
         staging = self.staging = PinnedSnapshot(self.world.device)
         optimizer.register_step_pre_hook(lambda *_: staging.hold_update())
-        tensors = training_state(model, optimizer) if self.ckpt.enable_checkpoint else own_weights(model)
+        tensors = training_state(model, optimizer) if self.ckpt.enable_checkpoint else run_weights(model)
         self.background.start(lambda: staging.reserve(tensors))
 
     def _name(self, step: int) -> str:

@@ -26,9 +26,16 @@ from vidqa.gaps.analysis.scored_answers import (
     compare,
     error_of,
     fits,
-    own_judgement,
+    stored_judgement,
 )
-from vidqa.gaps.analysis.storage import find_results, is_judged, keep_apart, read_bytes, storage_problems, write_gaps
+from vidqa.gaps.analysis.storage import (
+    find_results,
+    is_judged,
+    read_bytes,
+    require_distinct_paths,
+    storage_problems,
+    write_gaps,
+)
 from vidqa.gaps.problems import GAPS_ANNOTATIONS, GAPS_NO_GROUND_TRUTH, GAPS_NO_RESULT
 
 OTHER_KIND = "ground truths are not of the kind that the mode needs; they are compared as in mode normalized"
@@ -110,7 +117,7 @@ def analyze(
     """
     gaps = Gaps(find_results(results_dir))
     annotated = annotation_file(kpi_ann_path)
-    keep_apart([*gaps.sources, annotated, gaps_parquet, *([jsonl] if jsonl else []), *written_later])
+    require_distinct_paths([*gaps.sources, annotated, gaps_parquet, *([jsonl] if jsonl else []), *written_later])
     with paused():
         annotations = read_annotations(annotated, kpi_media_path, with_extras=scored is not None)
         if scored is not None:
@@ -184,7 +191,7 @@ class _Analysis:
             self.remarks.add(GAPS_NO_GROUND_TRUTH, where)
             return
         if is_own and gt == item["gt"] and question == item["question"]:
-            judgement = own_judgement(item)
+            judgement = stored_judgement(item)
         else:
             reason, answer_kind = item.get("finish_reason", ""), item.get("answer_kind", "")
             judgement = compare(self.mode, response or "", gt, question, reason, answer_kind)

@@ -72,7 +72,7 @@ class Answered(NamedTuple):
         return self.verdict == "right" or bool(self.verdict == "wrong" and self.answer)
 
 
-def own_judgement(item: Item) -> Judgement:
+def stored_judgement(item: Item) -> Judgement:
     """The verdict that is stored in an item of our own results.json."""
     kind = item["answer_kind"]
     parsed = Parsed(item["parsed_response"], kind, item["parse_status"])

@@ -141,7 +141,7 @@ def filesystem(path: str) -> tuple[Any, str]:
     return files, name
 
 
-def keep_apart(paths: Iterable[str | Path]) -> None:
+def require_distinct_paths(paths: Iterable[str | Path]) -> None:
     """Raise USAGE if two paths are the same file: an output would replace an input, or another output."""
     places: set[str] = set()
     for path in map(str, paths):

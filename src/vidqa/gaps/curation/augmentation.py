@@ -24,14 +24,14 @@ from vidqa.data.record import Provenance, Record, Turn
 from vidqa.datatools.outputs import json_list, write_page
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.thumbnails import card_frames
-from vidqa.gaps.analysis.storage import keep_apart
+from vidqa.gaps.analysis.storage import require_distinct_paths
 from vidqa.gaps.curation.rows import Row, counted, read_rows, written
 from vidqa.gaps.curation.variants import (
     CHANGES_TIMES,
     SAFE,
     VARIANTS,
-    asks_for_time,
     countered,
+    depends_on_time,
     mirrored,
     open_clip,
     reworded,
@@ -69,7 +69,9 @@ class Augmentation:
 def augment(request: Augmentation) -> tuple[list[Row], list[Problem]]:
     """Write the new rows and return them, and a warning for each clip that could not be read. Raises
     CURATION_GENERATOR, and USAGE for an output that would replace the annotations."""
-    keep_apart((annotations_in_folder(request.annotations) or request.annotations, request.out / ANNOTATIONS))
+    require_distinct_paths(
+        (annotations_in_folder(request.annotations) or request.annotations, request.out / ANNOTATIONS)
+    )
     if request.generator:
         return _generated(request), []
     pairs = read_rows(request.annotations, request.media_root)
@@ -102,7 +104,7 @@ def augment(request: Augmentation) -> tuple[list[Row], list[Problem]]:
 def _variant(request: Augmentation, row: Row, record: Record, name: str, draw: np.random.Generator) -> Row:
     """Write one variant of a clip, and return its row."""
     shows_a_part = any(key in ("video_start", "video_end") for key, _ in record.media[0].keys)
-    keeps_times = shows_a_part or asks_for_time(record.question)
+    keeps_times = shows_a_part or depends_on_time(record.question)
     variants = (*(request.only or SAFE), *(("flip",) if request.flip else ()))
     suited = [variant for variant in variants if not (keeps_times and variant in CHANGES_TIMES)]
     chosen = str(draw.choice(suited or ["encode"]))
@@ -113,7 +115,7 @@ def _variant(request: Augmentation, row: Row, record: Record, name: str, draw: n
     shown = replace(record.media[0], written=str(path), path=str(path), size=path.stat().st_size, span=None)
     record = replace(record, media=(shown,), video_fps=None)
     if chosen == "flip":
-        record = _each_text(record, mirrored)
+        record = _map_texts(record, mirrored)
     details: dict[str, Any] = {"variant": chosen, **drawn, "crf": crf}
     if request.reword and parse_expected(record.answer, record.question).kind == "yes_no":
         record = _with_turn(record, reworded(record.question, int(draw.integers(3))), record.answer)
@@ -127,7 +129,7 @@ def _written(request: Augmentation, row: Row, record: Record, details: dict[str,
     return written(row, variant, Provenance("augmented", request.round, gap), {"of": record.id, **details})
 
 
-def _each_text(record: Record, change: Any) -> Record:
+def _map_texts(record: Record, change: Any) -> Record:
     turns = [
         replace(turn, parts=tuple(change(part) if isinstance(part, str) else part for part in turn.parts))
         for turn in record.turns

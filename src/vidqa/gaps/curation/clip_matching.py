@@ -34,7 +34,7 @@ from vidqa.gaps.curation.crop_alignment import (
     ratio_of,
     roughly_placed,
     still_codes,
-    views_apart,
+    view_distances,
     ways,
     whole_codes,
 )
@@ -53,7 +53,7 @@ LIKELY = 0.6  # least correlation of coarsely aligned frames: for two moments wi
 LIKELY_ALONE = 0.85  # the same for a single moment
 LIKELY_MOVED = 0.8  # for two moments, if the backgrounds differ: something was static there for a time
 WAYS = 4  # crops that are compared in detail
-VIEW, PLACED_VIEW = 1.0, 0.6  # most `views_apart` of fixed cameras, before and after alignment; by chance: 0.8
+VIEW, PLACED_VIEW = 1.0, 0.6  # most `view_distances` of fixed cameras, before and after alignment; by chance: 0.8
 FITTED = 0.9  # least correlation after alignment
 FITS = 3  # refinements of one crop, each with the pairs of frames that the previous one matched
 CROPPED_SHARE = 0.2  # like SHARE for a crop; smaller because alignment makes other frames fit, too
@@ -282,7 +282,7 @@ def _view_fits(whole: ClipFingerprint, part: ClipFingerprint, crops: Sequence[Cr
     """Whether each crop is possible by the static backgrounds; always true if one of the cameras moves."""
     if not crops or not (whole.stands_still and part.stands_still):
         return [True] * len(crops)
-    return [apart <= most for apart in views_apart(whole, part, crops).tolist()]
+    return [apart <= most for apart in view_distances(whole, part, crops).tolist()]
 
 
 def _likely(whole: ClipFingerprint, part: ClipFingerprint, alike: np.ndarray) -> np.ndarray:

@@ -118,7 +118,7 @@ def _still_cropped(clip: ClipFingerprint, crops: Sequence[Crop]) -> np.ndarray:
     return np.asarray(rows @ gray @ columns.swapaxes(1, 2))
 
 
-def views_apart(whole: ClipFingerprint, part: ClipFingerprint, crops: Sequence[Crop]) -> np.ndarray:
+def view_distances(whole: ClipFingerprint, part: ClipFingerprint, crops: Sequence[Crop]) -> np.ndarray:
     """The distance between the static backgrounds of a part and of a cropped whole, float [V]: the median over all
     cells, relative to that of the part's deviation. Objects in front of less than half of the cells do not matter."""
     view = pooled(part.still.reshape(1, GRID, GRID, 3), COARSE).mean(axis=3).reshape(1, -1)

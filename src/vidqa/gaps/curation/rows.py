@@ -16,7 +16,7 @@ from vidqa.data import open_source
 from vidqa.data.load import Pair, load_pairs
 from vidqa.data.record import Provenance, Record
 from vidqa.datatools.outputs import llava_row, other_fields
-from vidqa.datatools.reading import require_own_media
+from vidqa.datatools.reading import require_media_files
 from vidqa.gaps.problems import INPUT
 
 Row = dict[str, Any]
@@ -28,7 +28,7 @@ def read_rows(
     """Read a file with `load_pairs`, with full paths of media. Raises DATATOOLS_FORMAT for media without one, and the
     problems of the set."""
     source = open_source(annotations, media)
-    require_own_media(source, annotations)
+    require_media_files(source, annotations)
     pairs, _ = load_pairs(source, only, need_answers=need_answers)
     return [
         Pair(row, replace(record, media=tuple(replace(ref, written=ref.file) for ref in record.media)))

@@ -111,7 +111,7 @@ def open_clip(path: str) -> Clip:
     return Clip(read_frames(path, None, range(meta.frame_count)), meta.frame_count, meta.source_fps)
 
 
-def asks_for_time(question: str) -> bool:
+def depends_on_time(question: str) -> bool:
     """Whether the answer may change with speed, or if the first moments are dropped."""
     return bool(
         re.search(r"\b(fast|slow|quick|speed|long|short|second|minute|when|duration|time)", question.casefold())

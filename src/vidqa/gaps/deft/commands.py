@@ -147,7 +147,7 @@ def _check_sets(settings: Settings, training: spec.TrainSpec) -> None:
             raise USAGE.error(f"sets.{name}", f"{place} is not a folder", "name the folder of a set")
         if name != "pool" and annotations_in_folder(place) is None:
             raise USAGE.error(f"sets.{name}", f"{place} has no annotations.json", "name the folder of a set")
-    _require_apart(folders, training)
+    _require_distinct_sets(folders, training)
     if settings.study and settings.control:
         message = "the study's best training would be compared with an unsearched one"
         raise USAGE.error("control", message, "use either control or study")
@@ -196,7 +196,7 @@ def _check_target(settings: Settings) -> None:
         raise USAGE.error("stop.target_kind", message, f"name one of {', '.join(close)}")
 
 
-def _require_apart(folders: dict[str, str], training: spec.TrainSpec) -> None:
+def _require_distinct_sets(folders: dict[str, str], training: spec.TrainSpec) -> None:
     """Raise CURATION_LEAK for two sets in one place, and for an evaluation set that the training reads."""
     remedy = "give selection, KPI set, test set, training set and pool separate folders"
     custom = training.custom

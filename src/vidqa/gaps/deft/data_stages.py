@@ -26,7 +26,7 @@ from vidqa.gaps.deft.context import (
 )
 from vidqa.gaps.deft.runner import Request
 from vidqa.gaps.deft.state import Cost, Fact
-from vidqa.spec.parent_layers import asked_model
+from vidqa.spec.parent_layers import evaluated_model
 from vidqa.spec.run_lookup import find_export
 
 NOTHING = "CURATION_NOTHING_NEW"  # the code for the lack of new samples
@@ -44,7 +44,7 @@ def embed(context: StageContext) -> StageResult:
         for key, value in recipe.items()
         if value is not None and (key in ("model.dtype", "num_gpus") or key.startswith("vision."))
     }
-    keys = {**asked_model(context.starting_model()), **data_keys(pool), **data_keys(selection, "query_"), **view}
+    keys = {**evaluated_model(context.starting_model()), **data_keys(pool), **data_keys(selection, "query_"), **view}
     request = Request("embed", results_dir=str(context.runs), sets=runner.settings_words(keys))
     recipe_path = runner.write_recipe(request, context.folder / "embed.toml")
     try:

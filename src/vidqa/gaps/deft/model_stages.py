@@ -16,7 +16,7 @@ from vidqa.gaps.deft.data_stages import data_keys
 from vidqa.gaps.deft.runner import Request
 from vidqa.gaps.deft.state import Cost, Fact, fingerprint
 from vidqa.gaps.problems import DEFT_GATE
-from vidqa.spec.parent_layers import asked_model
+from vidqa.spec.parent_layers import evaluated_model
 
 
 def train(context: StageContext) -> StageResult:
@@ -78,7 +78,7 @@ def evaluate(context: StageContext, model: str, data: str, stem: str, output: st
         "evaluate",
         overrides=(context.folder / EVALUATE_SPEC,),
         results_dir=str(context.runs),
-        sets=runner.settings_words({**asked_model(model), **data_keys(folder)}),
+        sets=runner.settings_words({**evaluated_model(model), **data_keys(folder)}),
     )
     recipe = runner.write_recipe(request, context.place / f"{stem}.toml")
     run, facts, cost = runner.job("evaluate", recipe, context.settings.where)

@@ -36,7 +36,7 @@ from vidqa.jobs.platforms._base import (
 )
 from vidqa.jobs.platforms.container_entrypoint import SECRETS_FILE
 from vidqa.jobs.platforms.docker_daemon import daemon, facts_of, is_local, refusals, unless_over
-from vidqa.jobs.platforms.engine_process import ended_here, engine_environment, gpu_problems, torchrun, vanished
+from vidqa.jobs.platforms.engine_process import ended_locally, engine_environment, gpu_problems, torchrun, vanished
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.mounts import mounts, shadowed_image_paths
 from vidqa.jobs.platforms.site import AbsolutePath, SiteSettings, settings_of
@@ -296,7 +296,7 @@ def _stored_end(job: Submitted) -> Observed | None:
 
 def _end_state(job: Submitted, exit_record: dict[str, Any]) -> Observed:
     """The end state of a job, from its container's end and the engine's status."""
-    observed = ended_here(job, exit_record["exit_code"])
+    observed = ended_locally(job, exit_record["exit_code"])
     if observed.state != State.ERROR or not exit_record.get("out_of_memory"):
         return observed
     limit = "the container was killed: it had reached its memory limit"

@@ -139,7 +139,7 @@ def ended(job: Submitted, exit_code: int, status: EngineStatus, log_tail: str) -
     return _unfinished(job, reported or int(Exit.JOB_FAILED), message)
 
 
-def ended_here(job: Submitted, exit_code: int) -> Observed:
+def ended_locally(job: Submitted, exit_code: int) -> Observed:
     """Result of `ended` for a job whose run folder can be read from here."""
     return ended(job, exit_code, EngineStatus.parse(job.run.read_status()), tail(run_folder_log, job))
 

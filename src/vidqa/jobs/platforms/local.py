@@ -34,7 +34,14 @@ from vidqa.jobs.platforms._base import (
     copy_command,
     run_folder_log,
 )
-from vidqa.jobs.platforms.engine_process import ended_here, engine_environment, gpu_problems, tail, torchrun, vanished
+from vidqa.jobs.platforms.engine_process import (
+    ended_locally,
+    engine_environment,
+    gpu_problems,
+    tail,
+    torchrun,
+    vanished,
+)
 from vidqa.jobs.platforms.job_store import exit_file, read_exit
 from vidqa.jobs.platforms.processes import (
     JOB_VARIABLE,
@@ -190,7 +197,7 @@ def _await_supervisor(job: Submitted) -> None:
 def _ended(job: Submitted) -> Observed | None:
     """The end state, from the exit file and the engine's status; None without a readable exit file."""
     exit_code = read_exit(job.job_id).get("exit_code")
-    return ended_here(job, exit_code) if isinstance(exit_code, int) else None
+    return ended_locally(job, exit_code) if isinstance(exit_code, int) else None
 
 
 LOCAL = Platform(

@@ -33,7 +33,7 @@ from vidqa.jobs.platforms._base import (
     Submitted,
     copy_command,
 )
-from vidqa.jobs.platforms.engine_process import ended_here, gpu_problems, vanished
+from vidqa.jobs.platforms.engine_process import ended_locally, gpu_problems, vanished
 from vidqa.jobs.platforms.site import is_unseen, settings_of
 from vidqa.jobs.platforms.slurm_commands import PATIENCE_S, SlurmCommands, SlurmJob, accounted, find, slurm_job
 from vidqa.jobs.platforms.slurm_script import SCRIPT, TASK, SlurmSite, image_problems
@@ -247,7 +247,7 @@ def _observed(job: Submitted, slurm_id: str, job_in_slurm: SlurmJob | None) -> O
         return vanished(job, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code")
     if job_in_slurm.state in ENDED_BY_ITSELF:
         code = int(Exit.JOB_FAILED) if job_in_slurm.exit_code is None else job_in_slurm.exit_code
-        return ended_here(job, code)
+        return ended_locally(job, code)
     if job_in_slurm.state == "CANCELLED":
         observed = vanished(job, "it was canceled in SLURM before it saved")
         return observed if observed.state == State.COMPLETE else replace(observed, state=State.CANCELED)

@@ -36,7 +36,7 @@ OWN_OPTIONS: tuple[str, ...] = ("array", "job-name", "nodes", "ntasks", "ntasks-
 OWN_OPTIONS += ("open-mode", "export", "signal", "no-requeue", "test-only", "wait", "wrap")
 
 
-def _of_this_cluster(option: str) -> str:
+def _refuse_other_clusters(option: str) -> str:
     """Refuse --clusters and its short form."""
     if option.startswith("--cl") and not option.startswith("--cluster-constraint"):
         raise ValueError("the job would go to another cluster, where nothing monitors it; set `ssh` to a host there")
@@ -48,7 +48,7 @@ Word = Annotated[str, Field(pattern=r"^[\w.,:@/+*%&|\[\]-]*$")]
 TimeLimit = Annotated[str, Field(pattern=r"^(\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+|\d+-\d+:\d\d(:\d\d)?)?$")]
 Host = Annotated[str, Field(pattern=r"^([\w.-]+@)?[\w.-]*$")]
 Line = Annotated[str, Field(pattern=r"^[\P{Cc}\t]*$")]
-Option = Annotated[str, Field(pattern=r"^--[a-z][\P{Cc}\t]*$"), AfterValidator(_of_this_cluster)]
+Option = Annotated[str, Field(pattern=r"^--[a-z][\P{Cc}\t]*$"), AfterValidator(_refuse_other_clusters)]
 
 
 class SlurmSite(SiteSettings):
@@ -190,8 +190,8 @@ def task(job: Job) -> str:
         "#!/bin/bash",
         f"# Runs once on each node of the job; {SCRIPT} says how.",
         *exports,
-        f"exec {_shown(python, '-m', 'vidqa.jobs.platforms.supervisor')} {''.join(map(_shown, name))} - \\",
-        f"    {_shown(*torchrun(python, job, *meeting), GO_ON)}",
+        f"exec {_shell_words(python, '-m', 'vidqa.jobs.platforms.supervisor')} {''.join(map(_shell_words, name))} - \\",
+        f"    {_shell_words(*torchrun(python, job, *meeting), GO_ON)}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -376,7 +376,7 @@ def in_container(job: Job, command: str) -> str:
     return f'--container-image={image} --no-container-mount-home --container-mounts="$run":"$run",{mounted} {command}'
 
 
-def _shown(*words: str) -> str:
+def _shell_words(*words: str) -> str:
     """Words quoted for the shell, except the placeholders of Placeholder words."""
     return " ".join(f'"{word}"' if isinstance(word, Placeholder) else shlex.quote(word) for word in words)
 

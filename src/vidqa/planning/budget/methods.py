@@ -57,7 +57,7 @@ class Fit:
     host_gib: float
 
 
-def what_fits(
+def fitting_methods(
     spec: TrainSpec, sizes: Sizes, tensors: Sequence[Tensor], limit_gib: float, card: Gpu | None, name: str = ""
 ) -> Iterator[Fit]:
     """Estimate every method on a GPU with `limit_gib` of usable memory; all other settings are the spec's."""

@@ -163,7 +163,7 @@ class Cluster:
         """The exception for a status: PLATFORM_SILENT if another attempt may succeed (429, 5xx), else ApiError."""
         answer = ApiError(status, str(body.get("reason") or ""), str(body.get("message") or ""))
         if status == 429 or status >= 500:
-            return PLATFORM_SILENT.error(self.api.configuration.host, _shown(answer))
+            return PLATFORM_SILENT.error(self.api.configuration.host, _error_text(answer))
         return answer
 
 
@@ -194,7 +194,7 @@ def connect(site: KubernetesSite) -> Cluster:
 def refusal(answer: ApiError, what: str) -> Problem:
     """The problem of an error that ends a launch."""
     lacks_rights = answer.status in (401, 403) and "exceeded quota" not in answer.message
-    return PLATFORM_REFUSED.at(what, _shown(answer), ASK_FOR_RIGHTS if lacks_rights else None)
+    return PLATFORM_REFUSED.at(what, _error_text(answer), ASK_FOR_RIGHTS if lacks_rights else None)
 
 
 @contextmanager
@@ -207,7 +207,7 @@ def _absent_is_fine() -> Iterator[None]:
             raise
 
 
-def _shown(answer: ApiError) -> str:
+def _error_text(answer: ApiError) -> str:
     return f"{answer.status} {answer.reason}: {answer.message}"[:600]
 
 

@@ -206,7 +206,7 @@ def _poll(job: Submitted, cluster: Cluster) -> Observed:
     if owner is None and not pods and launching and not job.cancel_requested:
         return Observed(State.PENDING)
     if owner is None:
-        return _gone(job, pods)
+        return _missing_job(job, pods)
     deciding = decisive(pods)
     tail = pod_log_tail(cluster, deciding.pod, pods) if deciding else ""
     state = observed(owner, pods, job, tail)
@@ -230,7 +230,7 @@ def _owner_of(job: Submitted, cluster: Cluster) -> Json | None:
     return owner if owner and uid in (None, owner["metadata"]["uid"]) else None
 
 
-def _gone(job: Submitted, pods: Sequence[Json]) -> Observed:
+def _missing_job(job: Submitted, pods: Sequence[Json]) -> Observed:
     """The state of a job that the cluster does not have: cancelled, never created, or deleted by somebody."""
     ended = endings(pods)
     if len(ended) < len(pods):

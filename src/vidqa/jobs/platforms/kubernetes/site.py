@@ -138,7 +138,7 @@ class KubernetesSite(SiteSettings):
         return self
 
 
-def seen_at(site: KubernetesSite, path: Path) -> PurePosixPath | None:
+def pod_path(site: KubernetesSite, path: Path) -> PurePosixPath | None:
     """The pod's path of a file or folder of the launcher; None if no volume contains it."""
     volume = _volume_of(site, path)
     return None if volume is None else PurePosixPath(volume.mount_path, os.path.relpath(path, volume.here))
@@ -149,10 +149,10 @@ def in_pod(job: Job) -> Job:
     site: KubernetesSite = job.settings
     if not any(volume.launcher_path for volume in site.volumes):
         return job
-    there = {str(path): str(seen_at(site, path) or path) for path in (*job.reads, *job.writes)}
+    there = {str(path): str(pod_path(site, path) or path) for path in (*job.reads, *job.writes)}
     return replace(
         job,
-        run_dir=Path(seen_at(site, job.run_dir) or job.run_dir),
+        run_dir=Path(pod_path(site, job.run_dir) or job.run_dir),
         reads=tuple(Path(there[str(path)]) for path in job.reads),
         writes=tuple(Path(there[str(path)]) for path in job.writes),
         spec_toml=tomli_w.dumps(_replaced(tomllib.loads(job.spec_toml), there)) if job.spec_toml else "",
@@ -161,7 +161,7 @@ def in_pod(job: Job) -> Job:
 
 def cache_folder(site: KubernetesSite) -> PurePosixPath | None:
     """The pods' path of the launcher's cache; None if no volume contains it: then each pod has a temporary one."""
-    return seen_at(site, environment.cache_folder())
+    return pod_path(site, environment.cache_folder())
 
 
 def path_problems(job: Job) -> list[Problem]:
@@ -189,7 +189,7 @@ def resource_problems(job: Job) -> list[Problem]:
 
 
 def _problem(site: KubernetesSite, path: Path, is_written: bool) -> Problem | None:
-    volume, there = _volume_of(site, path), seen_at(site, path)
+    volume, there = _volume_of(site, path), pod_path(site, path)
     if volume is None or there is None:
         held = ", ".join(volume.here for volume in site.volumes) or "none"
         return PATH_UNSEEN.at(path, f"no volume contains it; they contain: {held}", _remedy(path))
@@ -205,7 +205,7 @@ def _problem(site: KubernetesSite, path: Path, is_written: bool) -> Problem | No
 
 def _misnamed(site: KubernetesSite, path: Path) -> Problem | None:
     """The problem of a folder that annotations name by an absolute path, which no launcher changes."""
-    there = seen_at(site, path)
+    there = pod_path(site, path)
     if there is None or there == PurePosixPath(path):
         return None  # another check reports a folder outside of all volumes
     remedy = "Name media in the annotations relative to media_path, or give both sides the same path."

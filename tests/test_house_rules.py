@@ -87,6 +87,7 @@ PREFIXES = {
     "benchmark": {"BENCHMARK"},
     "engine": {"ENGINE"},
 }
+BANNED_OPENERS = {"What", "Which", "Where", "How", "Of", "By", "As", "From", "For", "In", "On", "That"}
 VAGUE = ("utils", "util", "helper", "manager", "misc", "common")
 
 
@@ -253,6 +254,15 @@ def _lines(path: Path) -> int:
 
 def test_every_file_says_what_it_is_for() -> None:
     assert [shown(path) for path in [*MODULES, *PROGRAMS] if not ast.get_docstring(tree(path))] == []
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    openers: list[str] = []
+    for path in [*MODULES, *PROGRAMS]:
+        docstrings = (ast.get_docstring(node) for node in ast.walk(tree(path)) if isinstance(node, documented))
+        openers += [f"{shown(path)}: {text[:60]}" for text in docstrings if text and text.split()[0] in BANNED_OPENERS]
+    assert openers == []
 
 
 def test_names_of_modules_say_something() -> None:

@@ -248,7 +248,7 @@ def test_checkpoints_outside_the_study_stay_whatever_its_journal_names(tmp_path:
 def test_a_population_stays_as_large_as_it_was(tmp_path: Path, algorithm: str) -> None:
     study = write_study(tmp_path, "steps.longest=2", algorithm=algorithm, max_trials=1)
     carry_out(study)
-    with pytest.raises(ProblemError, match=r"STUDY_CHANGED(.|\n)*sizes its population"):
+    with pytest.raises(ProblemError, match=r"STUDY_CHANGED(.|\n)*the size of its population"):
         commands.extend(study, 9)
     assert "max_trials = 1\n" in (study / "study.toml").read_text()
 

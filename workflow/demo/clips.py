@@ -46,7 +46,7 @@ def eval_clips(seed: int, per_event: int = EVAL_CLIPS_PER_EVENT) -> list[Clip]:
 
 
 def selection_clips(seed: int, per_event: int = EVAL_CLIPS_PER_EVENT) -> list[Clip]:
-    """As many again: the loop decides by these, and the evaluation set stays out of its decisions."""
+    """The selection set of the loop, as large as the evaluation set, which stays out of its decisions."""
     return _measured_clips("selection", per_event, np.random.default_rng([seed, 3]))
 
 

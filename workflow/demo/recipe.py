@@ -1,4 +1,4 @@
-"""How the demo trains: the values that differ from the template, as a user would write them."""
+"""Training settings of the demo: the values that differ from the template, as a user would write them."""
 
 from __future__ import annotations
 

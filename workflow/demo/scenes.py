@@ -1,4 +1,4 @@
-"""What happens in a demo clip, and the pixels that show it.
+"""Events of a demo clip, and their pixels.
 
 Every clip begins and ends with an empty picture, so that neither its first nor its last frame tells what happened.
 """
@@ -126,7 +126,7 @@ def _wall(look: Look, plate_levels: float) -> np.ndarray:
 
 
 def what_is_shown(scene: Scene, moment: float) -> Shown | None:
-    """What is seen at `moment` (0 = first frame, 1 = last); None where the picture is empty."""
+    """The visible state at `moment` (0 = first frame, 1 = last); None if the picture is empty."""
     look, color, (x, y) = scene.look, scene.colors[0], scene.look.place
     if scene.event == "cross":
         step_x, step_y = (STRAIGHT | DIAGONAL)[scene.direction]

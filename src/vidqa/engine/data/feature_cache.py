@@ -35,7 +35,7 @@ PENDING_BYTES = 2 << 30  # limit of features that wait to be written; features b
 
 @dataclass(frozen=True)
 class Features:
-    """Features of one medium: [levels, V, D] for its V tokens; the tower's output first, then the deepstack levels."""
+    """Features of one medium: [levels, V, D] for V tokens; the tower's output first, then the intermediate levels."""
 
     values: torch.Tensor
 

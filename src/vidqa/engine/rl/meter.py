@@ -155,7 +155,7 @@ class EarlyStopping:
         self.times_crossed = Counter({name: count for name, count in counts if getattr(rules, name, None)})  # in a row
 
     def facts(self) -> dict[str, Any]:
-        """What a checkpoint records. Where a rule ends the run, a resumed run counts from 0 again."""
+        """The state that a checkpoint stores. After a rule has ended the run, a resumed run counts from 0."""
         crossed = {} if self.stopping_rule else dict(self.times_crossed)
         return {"validation_start": dict(self.start), "times_crossed": crossed}
 

@@ -213,7 +213,7 @@ def _misnamed(site: KubernetesSite, path: Path) -> Problem | None:
 
 
 def _remedy(path: Path) -> str:
-    """How pods come to see a path; a hub model is in the cache of huggingface_hub."""
+    """The remedy for a path that pods do not see; a hub model is in the cache of huggingface_hub."""
     name = next((part for part in path.parts if part.startswith(HUB_FOLDER)), None)
     if name is None:
         return SHOW_PATH["Kubernetes"]

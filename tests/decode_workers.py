@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
 from forked import DECODE_WORKER
 
 
+def pool_workers() -> list[int]:
+    """The living decode workers that this process started. Its other descendants may be processes of other tests: all
+    processes of a test session fork from one parent (`forked.py`), which is a child of one of them."""
+    return [pid for pid in _children(os.getpid()) if is_worker(pid)]
+
+
 def workers_of(parent: int) -> list[int]:
-    """The living decode workers among the descendants of a process."""
-    below = [parent]
-    for pid in below:
-        tasks: list[Path] = []
-        with suppress(OSError):  # it has ended
-            tasks += Path(f"/proc/{pid}/task").iterdir()
-        for task in tasks:
-            with suppress(OSError):
-                below += map(int, (task / "children").read_text().split())
-    return [pid for pid in below if is_worker(pid)]
+    """The living decode workers among the descendants of a process that a test started."""
+    descendants = [parent]
+    for pid in descendants:
+        descendants += _children(pid)
+    return [pid for pid in descendants if is_worker(pid)]
+
+
+def _children(parent: int) -> list[int]:
+    pids, tasks = list[int](), list[Path]()
+    with suppress(OSError):  # it has ended
+        tasks += Path(f"/proc/{parent}/task").iterdir()
+    for task in tasks:
+        with suppress(OSError):
+            pids += map(int, (task / "children").read_text().split())
+    return pids
 
 
 def is_worker(pid: int) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clips import write_clip
-from decode_workers import is_worker, workers_of
+from decode_workers import is_worker, pool_workers, workers_of
 
 from vidqa.core.environment import child_environment
 from vidqa.core.problem import Exit, Problem
@@ -87,7 +87,7 @@ def wait_for_hangs(capfd, workers: int) -> None:
 
 
 def kill_workers() -> None:
-    for worker in workers_of(os.getpid()):
+    for worker in pool_workers():
         os.kill(worker, signal.SIGKILL)
 
 
@@ -143,11 +143,11 @@ def test_closing_cuts_off_what_runs_and_leaves_no_process(tmp_path):
     hanging = ask(write_clip(tmp_path / "h.mp4", first_number=100), (0,))
     pool = DecodePool(2, 600, NUMBERS)
     running = [pool.submit(hanging) for _ in range(4)]
-    wait_until(lambda: len(workers_of(os.getpid())) == 2)
+    wait_until(lambda: len(pool_workers()) == 2)
     started = time.monotonic()
     pool.close()
     assert time.monotonic() - started < 10
-    assert workers_of(os.getpid()) == []
+    assert pool_workers() == []
     assert all(answer.done() for answer in running) and running[-1].cancelled()
 
 
@@ -162,7 +162,7 @@ def test_workers_are_replaced_after_some_requests(tmp_path, monkeypatch):
     with DecodePool(1, 30, NUMBERS) as pool:
         for number in range(8):
             assert pool.submit(ask(clip, (number,))).result(30)[:, 0, 0, 0].tolist() == [number]
-            seen += workers_of(os.getpid())
+            seen += pool_workers()
     assert [seen.count(worker) for worker in dict.fromkeys(seen)] == [3, 3, 2]
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 from clips import frame_numbers, write_clip
-from decode_workers import workers_of
+from decode_workers import pool_workers
 
 from vidqa.video.pool import DecodePool, DecodeRequest
 
@@ -16,9 +16,9 @@ def test_a_stop_for_the_whole_job_costs_no_request(tmp_path, number):
     request = DecodeRequest(str(write_clip(tmp_path / "a.mp4")), None, "video", (0, 5), 4, 6)
     with DecodePool(1, 60) as pool:
         first = pool.submit(request)
-        while not workers_of(os.getpid()):
+        while not pool_workers():
             time.sleep(0.001)
-        os.kill(workers_of(os.getpid())[0], number)  # while it starts
+        os.kill(pool_workers()[0], number)  # while it starts
         assert frame_numbers(first.result(60)) == [0, 5]
-        os.kill(workers_of(os.getpid())[0], number)  # while it waits
+        os.kill(pool_workers()[0], number)  # while it waits
         assert frame_numbers(pool.submit(request).result(60)) == [0, 5]

@@ -15,7 +15,7 @@ WINDOW = frozenset(("video_start", "video_end"))  # in seconds, outside of the q
 OPTION_FIELDS = frozenset(
     ("options", "choices", "candidates", *"ABCDEFabcdef", *(f"option_{letter}" for letter in "abcdef"))
 )
-LETTER = re.compile(r"^\(?[A-Z][).:]\s*")  # prefix of an option
+OPTION_PREFIX = re.compile(r"^\(?[A-Z][).:]\s*")  # the letter before the text of an option
 
 
 def shaped(rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
@@ -166,4 +166,4 @@ def options_beside(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 def unshown_options(row: Mapping[str, Any], question: str) -> str:
     """The names of the fields with options that the question does not list; empty if it lists all."""
     names, options = options_beside(row)
-    return "" if all(LETTER.sub("", option) in question for option in options) else ", ".join(names)
+    return "" if all(OPTION_PREFIX.sub("", option) in question for option in options) else ", ".join(names)

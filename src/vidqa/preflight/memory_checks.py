@@ -202,6 +202,9 @@ def _remedy(
         expected = estimate(model, changed, samples, has_gib, answered_samples(changed, answered))
         return expected.fits(has_gib)
 
+    def proposal(change: Change) -> str:
+        return f"set {_change_text(change)}" + (f"; or, with more GPUs, {more_gpus}" if more_gpus else "")
+
     present_errors = errors(train_spec)
     most_gpus = max(inputs.processes, len(inputs.gpus) * inputs.resources.nodes)
     together: Change = {}
@@ -215,10 +218,10 @@ def _remedy(
                 continue
             tried = change
             if judged(change):
-                return f"set {_change_text(change)}" + f"; or, with more GPUs, {more_gpus}" * bool(more_gpus)
+                return proposal(change)
         together |= tried  # the largest of its kind
         if len(together) > len(tried) and is_allowed(together) and judged(together):
-            return f"set {_change_text(together)}" + f"; or, with more GPUs, {more_gpus}" * bool(more_gpus)
+            return proposal(together)
     return f"with more GPUs, set {more_gpus}" if more_gpus else NOTHING_HELPS
 
 

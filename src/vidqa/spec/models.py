@@ -27,6 +27,10 @@ from vidqa.spec.quantize_tables import Quantize, QuantizeDataset, QuantizeEngine
 from vidqa.spec.run_tables import Custom, Logging, TrainEngine, Validation, Vision
 from vidqa.spec.train_tables import Train
 
+# Keys of several actions.
+NUM_GPUS = key(1, "GPUs", "Data-parallel GPUs; each holds the whole model.")
+RESULTS_DIR = key("results", "Results folder", "Parent folder of the run folder.")
+
 
 class Spec(Table):
     """Specification of one run; each action has its own."""
@@ -76,8 +80,8 @@ class EvaluateSpec(Spec):
     metrics: Metrics = table(Metrics, "Metrics", "Scores of free text.")
     results: Results = table(Results, "Results", "Output files.")
     engine: EvaluateEngine = table(EvaluateEngine, "Engine", "Keys of the native engine.")
-    num_gpus: Gpus = key(1, "GPUs", "Data-parallel GPUs; each holds the whole model.")
-    results_dir: str = key("results", "Results folder", "Parent folder of the run folder.")
+    num_gpus: Gpus = NUM_GPUS
+    results_dir: str = RESULTS_DIR
 
 
 class InferenceSpec(Spec):
@@ -89,8 +93,8 @@ class InferenceSpec(Spec):
     vision: Vision = table(Vision, "Vision", "Frame sampling and resizing. The same as in training.")
     generation: Generation = table(Generation, "Generation", "Answer generation.")
     engine: InferenceEngine = table(InferenceEngine, "Engine", "Keys of the native engine.")
-    num_gpus: Gpus = key(1, "GPUs", "Data-parallel GPUs; each holds the whole model.")
-    results_dir: str = key("results", "Results folder", "Parent folder of the run folder.")
+    num_gpus: Gpus = NUM_GPUS
+    results_dir: str = RESULTS_DIR
     type: Literal["", "video", "image"] = key("", "Media type", "Detected for each file.", native="no effect")
     device_map: str = key("auto", "Device map", "A GPU is used if there is one.", native="no effect")
     torch_dtype: str = key("auto", "Precision", "TAO's precision.", native="no effect", instead="model.dtype")
@@ -104,8 +108,8 @@ class EmbedSpec(Spec):
     embed: Embed = table(Embed, "Embedding", "Batching, limits, resuming.")
     vision: Vision = table(Vision, "Vision", "Frame sampling and resizing. Equal for all compared sets.")
     engine: EmbedEngine = table(EmbedEngine, "Engine", "Keys of the native engine.")
-    num_gpus: Gpus = key(1, "GPUs", "Data-parallel GPUs; each holds the whole model.")
-    results_dir: str = key("results", "Results folder", "Parent folder of the run folder.")
+    num_gpus: Gpus = NUM_GPUS
+    results_dir: str = RESULTS_DIR
 
 
 class QuantizeSpec(Spec):
@@ -116,4 +120,4 @@ class QuantizeSpec(Spec):
     quantize: Quantize = table(Quantize, "Quantization", "Scheme, method, calibration.")
     vision: Vision = table(Vision, "Vision", "Frame sampling and resizing. The same as in training.")
     engine: QuantizeEngine = table(QuantizeEngine, "Engine", "Keys of the native engine.")
-    results_dir: str = key("results", "Results folder", "Parent folder of the run folder.")
+    results_dir: str = RESULTS_DIR

@@ -211,7 +211,7 @@ def test_memory_is_mapped_before_it_is_used(allowed_gib: float | None) -> None:
     program = f"""
 import torch
 from vidqa.engine.training.warmup import map_memory
-device, allowed, gib = torch.device("cuda"), {allowed_gib}, 1024**3
+device, allowed, gib = torch.device("cuda", 0), {allowed_gib}, 1024**3
 if allowed:
     torch.cuda.set_per_process_memory_fraction(allowed * gib / torch.cuda.mem_get_info()[1], device)
 kept = torch.zeros(100 * 1024**2, device=device)

@@ -49,6 +49,8 @@ def write_study(
         [custom.train_dataset]
         annotation_path = "{folder / "annotations.json"}"
         media_path = "{folder}"
+        [engine]
+        validation_generate = 4
         [logging]
         experiment_name = "{manner}"
         [validation]

@@ -76,7 +76,7 @@ if manner == "undefined" and rate > 3e-3:
     loss = math.nan
 rows = [{"step": step, "time": 0.0, "train/loss": loss + steps - step} for step in range(start + 1, steps + 1)]
 before = [{"step": 0, "time": 0.0, "val/avg_loss": 9.0}] if spec["validation"]["val_before_train"] else []
-rows = [*before, *rows, {"step": steps, "time": 0.0, "val/avg_loss": loss}]
+rows = [*before, *rows, {"step": steps, "time": 0.0, "val/avg_loss": loss, "val/accuracy": 0.5}]
 (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 checkpoint = f"checkpoints/step_{steps}"
 write(f"{checkpoint}/policy/.metadata", {})

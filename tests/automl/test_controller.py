@@ -24,11 +24,14 @@ from tiny_world import SOURCE
 from vidqa import spec
 from vidqa.automl import commands, journal
 from vidqa.automl.controller import Controller
+from vidqa.automl.decisions import Trial
+from vidqa.automl.history import History
 from vidqa.automl.journal import only_controller, read
 from vidqa.automl.report import report
 from vidqa.automl.status import status
 from vidqa.automl.study import open_study
 from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.files import write_json
 from vidqa.core.problem import ProblemError
 from vidqa.jobs import records
 from vidqa.jobs.launch import unchecked
@@ -219,6 +222,24 @@ def test_a_study_that_has_ended_goes_on_with_more_trials(tmp_path: Path) -> None
     assert any(each.state == "pruned" and "removed when the search" in each.why for each in found.trials[:4])
     names = [name for name in found.work if name in reruns or name.startswith("final-")]
     assert len(names) == len(set(names)) and found.winner == report(study).data["winner"]
+
+
+def test_accuracies_of_other_answer_rules_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = write_study(tmp_path, 'goals=[{"metric": "val/accuracy", "direction": "maximize"}]', max_trials=1)
+    carry_out(study)
+    commands.extend(study, 2)
+    with monkeypatch.context() as later:
+        later.setattr("vidqa.automl.study.RULES", "vidqa.answers.v9")
+        with pytest.raises(ProblemError, match=r"STUDY_CHANGED(.|\n)*trial 0 was scored by the answer rules vidqa"):
+            carry_out(study)
+        assert report(study).data["table"] and len(history(study).trials) == 1, "of its own trials, all by one rule"
+    assert carry_out(study).finished and len(history(study).trials) == 2
+    entries = [Trial(0, {}, "template", "complete", metrics={"run_dir": str(tmp_path)})]  # of an earlier version
+    write_json(tmp_path / "metrics.json", {"answer_rules": "vidqa.answers.v1"})
+    earlier = History()
+    earlier.trials = entries
+    with pytest.raises(ProblemError, match=r"answer rules vidqa.answers.v1"):
+        open_study(study).check_answer_rules(earlier)
 
 
 def test_a_longer_hyperband_has_more_brackets(tmp_path: Path) -> None:

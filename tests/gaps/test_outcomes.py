@@ -125,6 +125,27 @@ def test_a_model_without_gaps_ends_the_loop(monkeypatch: pytest.MonkeyPatch, wor
     assert ending.rule == "no gaps" and "train" not in jobs.launched
 
 
+def test_scores_by_other_answer_rules_are_computed_again(
+    monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
+) -> None:
+    """The job of an evaluation may be one of an earlier version, and the target is one of the present rules."""
+    loop, jobs = begun(world, tmp_path, "stop.target=0.99"), Jobs(knows_all)
+    by_present_rules = jobs.evaluate
+
+    def by_earlier_rules(run: Path, asked: dict[str, Any]) -> None:
+        by_present_rules(run, asked)
+        metrics = json.loads((run / "metrics.json").read_text())
+        write_json(run / "metrics.json", {**metrics, "answer_rules": "vidqa.answers.v1", "accuracy": 0.0})
+
+    monkeypatch.setattr(jobs, "evaluate", by_earlier_rules)
+    monkeypatch.setattr(runner, "job", jobs)
+    while not isinstance(step := loop.next(), Ending):
+        pass
+    write_report(loop)
+    table = json.loads((loop.folder / "report.json").read_text())
+    assert step.rule == "target" and table["rounds"][0]["accuracy"] == table["accepted"]["accuracy"] == 1.0
+
+
 def test_a_target_of_a_kind_that_is_not_there_is_refused_and_in_an_earlier_loop_a_gate_until_it_is_corrected(
     monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
 ) -> None:
@@ -266,6 +287,26 @@ def test_a_pool_of_clips_alone_reaches_its_second_round_by_a_persons_answers(
     assert f"{len(mined[0]) - 1} questions added from the pool" in (loop.folder / "report.html").read_text()
     with pytest.raises(ProblemError, match="USAGE"):
         go_on(loop.folder, labels=labels, once=True)
+
+
+def test_samples_of_a_pool_that_lack_an_answer_are_counted(
+    monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
+) -> None:
+    pool = shutil.copytree(world / "pool", tmp_path / "pool", copy_function=os.link)
+    rows = json.loads((pool / "annotations.json").read_text())
+    for row in rows[::3]:
+        row["conversations"] = row["conversations"][:1]
+    (pool / "annotations.json").unlink()
+    (pool / "annotations.json").write_text(json.dumps(rows))
+    loop = begun(world, tmp_path / "place", "words.mine=--threshold=-1 --per-gap 4", pool=pool)
+    monkeypatch.setattr(runner, "job", Jobs(lacks_diagonals))
+    while not (isinstance(step := loop.next(), PendingStage) and step.stage.name == "mine"):
+        pass
+    mined = loop.folder / "round_1/mined"
+    count, unanswered = (len(json.loads((mined / name).read_text())) for name in ("mined.json", "tasks.json"))
+    sentence = loop.state.rounds[1].stages["mine"].sentence
+    assert count and unanswered and f"{count} samples were mined" in sentence
+    assert f"{unanswered} others have no answer" in sentence and "tasks.json" in sentence
 
 
 def test_random_samples_of_a_pool_without_answers_are_refused(world: Path, tmp_path: Path) -> None:

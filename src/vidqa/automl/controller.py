@@ -93,6 +93,7 @@ class Controller:
         return self.worked_before + time.monotonic() - self.began
 
     def run(self) -> None:
+        self.study.check_answer_rules(self.history)
         if self.history.created is None:
             self._create()
         self.append("opened", controller=this_process().as_dict())

@@ -22,8 +22,10 @@ from vidqa.automl.problems import RANGE, STUDY_CHANGED, STUDY_MISSING, STUDY_SET
 from vidqa.automl.settings import FILE, ON_THIS_MACHINE, Settings, Steps, read_settings
 from vidqa.automl.space import Space, search_space
 from vidqa.core.cli import USAGE
-from vidqa.core.files import content_hash
+from vidqa.core.files import content_hash, read_object
+from vidqa.core.metric_names import ANSWERED
 from vidqa.core.problem import raise_errors
+from vidqa.evaluation.answers import RULES
 from vidqa.jobs.job_spec import process_count
 from vidqa.preflight.gpus import least_memory, visible_gpus
 from vidqa.spec import Spec, TrainSpec
@@ -165,6 +167,21 @@ class Study:
         changed = [key for key in sorted(new.keys() - FREE) if old.get(key) != new[key]]
         message = "; ".join(f"{key}: {old.get(key)!r} -> {new[key]!r}" for key in changed)
         raise STUDY_CHANGED.error(self.folder, message or "a spec next to study.toml has changed")
+
+    def check_answer_rules(self, history: History) -> None:
+        """Raise STUDY_CHANGED if the goals of a trial were scored by other answer rules: new trials cannot be compared
+        with it. Journals of earlier versions do not have the rules, but the evaluations do."""
+        of_training = self.settings.of_training
+        if all(of_training(goal.metric) and goal.metric not in ANSWERED for goal in self.settings.goals):
+            return
+        for trial in history.trials:
+            evaluation = trial.metrics.get("run_dir")
+            scores = read_object(Path(evaluation) / "metrics.json") if evaluation else {}
+            rules = trial.metrics.get("answer_rules", scores.get("answer_rules", RULES))
+            if rules != RULES:
+                message = f"trial {trial.number} was scored by the answer rules {rules}; this version has {RULES}"
+                remedy = "continue it with the version that began it, or plan a new study in another folder"
+                raise STUDY_CHANGED.error(self.folder, message, remedy)
 
 
 def open_study(folder: Path) -> Study:

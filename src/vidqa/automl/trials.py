@@ -18,7 +18,8 @@ from vidqa.core.files import read_object
 from vidqa.core.metric_names import LOSS
 from vidqa.core.problem import INTERNAL
 from vidqa.core.run_folder import METRICS, TRAINER, RunFolder, read_checkpoint, read_metrics
-from vidqa.evaluation.metrics import numbers_of
+from vidqa.evaluation.answers import RULES
+from vidqa.evaluation.metrics import numbers_of, read_scores
 from vidqa.jobs.api import JobHandle, attach, submit
 from vidqa.jobs.job_spec import process_count
 
@@ -85,7 +86,7 @@ class Trials:
             failure, run_dir = ended["failure"], Path(ended["run_dir"])
             self.score(name, {"failed": _failure_text(failure)} if failure else evaluation_metrics(run_dir))
             if name == BASELINE and not failure:  # a null metric of this model may have a value in another
-                names = numbers_of(read_object(run_dir / "metrics.json"), types=(int, float, NoneType))
+                names = numbers_of(read_scores(run_dir), types=(int, float, NoneType))
                 self._check_goals(run_dir, names, of_training=False)
 
     def score(self, work: str, metrics: Metrics) -> None:
@@ -165,7 +166,7 @@ class Trials:
             rung=trial.rung,
             steps=target or end_step(run_dir),
             objectives=objectives,
-            metrics={**finite(metrics), "train_run": str(run_dir)},
+            metrics={**finite(metrics), "train_run": str(run_dir), "answer_rules": RULES},
             state="complete" if is_last else "paused",
         )
 
@@ -217,7 +218,7 @@ def _rows(run_dir: Path) -> list[tuple[int, Metrics]]:
 
 def evaluation_metrics(run_dir: Path) -> Metrics:
     """The numbers of metrics.json by dotted name, and the intervals and slices for reports."""
-    metrics = read_object(run_dir / "metrics.json")
+    metrics = read_scores(run_dir)
     shown: Metrics = {name: metrics[name] for name in ("accuracy_ci95", "headline", "by_kind") if name in metrics}
     return {**numbers_of(metrics), **shown, "run_dir": str(run_dir)}
 

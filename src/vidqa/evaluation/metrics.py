@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
+from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
 from vidqa.core._optional import require
+from vidqa.core.files import read_object
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.evaluation.accuracy import (
     METHOD,
@@ -22,7 +24,7 @@ from vidqa.evaluation.accuracy import (
 )
 from vidqa.evaluation.answers import DIRECTION_TASK, RULES, STATUSES, answer_text, parse_expected
 from vidqa.evaluation.problems import METRIC_OTHER_KIND, METRIC_UNAVAILABLE
-from vidqa.evaluation.results import Item, groups, judged
+from vidqa.evaluation.results import FILE, Item, groups, judged, read_results
 from vidqa.evaluation.text import rouge_l, token_f1
 
 SCHEMA = "vidqa.metrics.v1"
@@ -79,6 +81,17 @@ def score(
     problems = [*one_answer_problems(scores["one_answer"]), *metric_problems(text_metrics, measures)]
     scores["problems"] = [problem.as_dict() for problem in problems]
     return scores
+
+
+def read_scores(run_dir: Path) -> dict[str, Any]:
+    """The content of an evaluation's metrics.json, {} without one. Scores by other answer rules are computed again by
+    the present ones, except those of user functions and second models. Raises the problems of its results."""
+    metrics = read_object(run_dir / "metrics.json")
+    if metrics.get("answer_rules", RULES) == RULES:
+        return metrics
+    scores = score(read_results(run_dir / FILE), metrics.get("task_type", ""), metrics.get("soft_f1_threshold", 0.8))
+    text = {**metrics.get("text", {}), **scores.get("text", {})}
+    return {**metrics, **scores, **({"text": text} if text else {})}
 
 
 def numbers_of(table: Mapping[str, Any], prefix: str = "", types: tuple[type, ...] = (int, float)) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 from vidqa.core.cli import command
 from vidqa.core.files import parse_json
 from vidqa.core.pages.page import percent
+from vidqa.evaluation.answers import RULES
+from vidqa.evaluation.metrics import read_scores
 from vidqa.gaps.deft.context import StageContext, StageResult
 from vidqa.gaps.deft.state import Ending, Fact, LoopState, Share
 from vidqa.gaps.problems import DEFT_GATE
@@ -91,6 +93,7 @@ class KindScores(Table):
 class Scores(Table):
     """The content of an evaluation's metrics.json; accuracy is None if no question has an expected answer."""
 
+    answer_rules: str = RULES
     headline: str | None
     n: int = Field(ge=0)
     accuracy: Share | None
@@ -118,9 +121,10 @@ def read_table(path: Path, model: type[T], remedy: str = "") -> T:
 
 
 def scores_of(run: str | Path) -> Scores:
-    """The scores of an evaluation. Raises DEFT_GATE."""
+    """The scores of an evaluation by the present answer rules. Raises DEFT_GATE."""
     remedy = f"score its answers again: {command('score_results', run, '--out', 'DIR')}, and put metrics.json there"
-    return read_table(Path(run) / "metrics.json", Scores, remedy)
+    scores = read_table(Path(run) / "metrics.json", Scores, remedy)
+    return scores if scores.answer_rules == RULES else Scores.model_validate(read_scores(Path(run)))
 
 
 def decide(context: StageContext) -> StageResult:
@@ -185,8 +189,9 @@ def _target(state: LoopState) -> Ending | None:
     stop, accepted = state.settings.stop, state.accepted
     if stop.target is None or accepted is None:
         return None
-    row = accepted if stop.target_kind is None else scores_of(accepted.evaluation).by_kind.get(stop.target_kind)
-    if row is None or row.accuracy < stop.target:
+    scores = scores_of(accepted.evaluation)
+    row = scores if stop.target_kind is None else scores.by_kind.get(stop.target_kind)
+    if row is None or row.accuracy is None or row.accuracy < stop.target:
         return None
     what = f"of {stop.target_kind}" if stop.target_kind else "accuracy"
     sentence = f"The target of {percent(stop.target)} is reached: {percent(row.accuracy)} {what} on the selection set."

@@ -153,12 +153,13 @@ def mine_pool(context: StageContext) -> StageResult:
     outputs = {"mined table": folder / "mined.parquet"}
     if context.settings.control and (control := folder / "control.json").is_file():
         outputs["random"] = control
-    if not mined.annotations:
-        count = len(mined.tasks)
-        sentence = f"{count} samples of the pool were mined. They have no answers."
-        return StageResult(sentence, {**outputs, "tasks": folder / "tasks.json"}, {"samples": 0, "to label": count})
+    count, unanswered, tasks = len(mined.annotations), len(mined.tasks), folder / "tasks.json"
+    if not count:
+        sentence = f"{unanswered} samples of the pool were mined. They have no answers."
+        return StageResult(sentence, {**outputs, "tasks": tasks}, {"samples": 0, "to label": unanswered})
+    others = f" {unanswered} others have no answer and are left out ({tasks})." if unanswered else ""
     outputs |= {"mined": folder / "mined.json"}
-    return StageResult(f"{len(mined.annotations)} samples were mined.", outputs, {"samples": len(mined.annotations)})
+    return StageResult(f"{count} samples were mined.{others}", outputs, {"samples": count})
 
 
 def _nothing(error: ProblemError) -> str:

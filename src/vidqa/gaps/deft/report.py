@@ -52,10 +52,11 @@ def report_of(state: LoopState) -> dict[str, Any]:
     """The content of report.json."""
     rounds = [_round(current) for current in state.rounds]
     kinds = sorted({kind for current in rounds for kind in current["by_kind"]})
+    best = state.accepted
     return {
         "schema": SCHEMA,
         "ending": state.ending.model_dump() if state.ending else None,
-        "accepted": state.accepted.model_dump() if state.accepted else None,
+        "accepted": {**best.model_dump(), "accuracy": rounds[best.round]["accuracy"]} if best else None,
         "rounds": rounds,
         "kinds": kinds,
         "final": {name: _measured(stage.facts) for name, stage in state.closed.items()},
@@ -65,7 +66,10 @@ def report_of(state: LoopState) -> dict[str, Any]:
 
 
 def _measured(facts: Row) -> Row:
-    return {name: facts.get(name) for name in ("accuracy", "ci_low", "ci_high", "n", "run_dir")}
+    """Accuracy, its interval and the run of an evaluation, by the present answer rules, as all points of the curve."""
+    scores = scores_of(facts["run_dir"])
+    low, high = scores.accuracy_ci95 or (None, None)
+    return {"accuracy": scores.accuracy, "ci_low": low, "ci_high": high, "n": scores.n, "run_dir": facts["run_dir"]}
 
 
 def _round(current: RoundState) -> Row:

@@ -348,7 +348,6 @@ def test_status_of_a_thousand_trials_takes_less_than_a_second_and_no_lock(tmp_pa
         controller = Controller(open_study(study), unchecked)
         controller._create()
         common = {"proposer": "random", "rung": 0, "bracket": 0, "parent": None, "extra": {}, "repairs": []}
-        os.close(controller.journal.file)  # without a thousand waits for the disk
         with (study / "journal.jsonl").open("a") as file:
             seq = controller.journal.count
             for number in range(1000):

@@ -19,7 +19,6 @@ def written(folder: Path, count: int = 4) -> Path:
     journal = Journal(folder, read(folder))
     for number in range(count):
         journal.append("stopped", float(number), why=f"reason {number}")
-    journal.close()
     return folder / JOURNAL
 
 
@@ -86,6 +85,16 @@ def test_a_study_has_one_controller_and_says_which(tmp_path: Path) -> None:
     assert controller_of(tmp_path) is None
     with only_controller(tmp_path):
         pass
+
+
+def test_an_event_that_the_disk_refused_leaves_no_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, 1)
+    journal = Journal(tmp_path, read(tmp_path))
+    with monkeypatch.context() as full, pytest.raises(ProblemError, match="ENV_FILE_REFUSED"):
+        full.setattr(os, "fsync", lambda file: os.write(-1, b""))
+        journal.append("stopped", 1.0, why="the disk is full")
+    journal.append("stopped", 1.0, why="it has room again")
+    assert [(event["seq"], event["why"]) for event in read(tmp_path).events[1:]] == [(2, "it has room again")]
 
 
 def test_a_disk_that_fails_is_a_refused_file_whatever_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,43 +178,20 @@ def _error_text(error: Any) -> str:
 
 
 class Journal:
-    """A journal open for writing. Opening it removes a torn last line."""
+    """A journal for writing. The first event replaces a torn last line."""
 
     def __init__(self, folder: Path, content: JournalContent) -> None:
-        self.path, self.count = folder / JOURNAL, len(content.events)
-        try:
-            self.file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-            os.ftruncate(self.file, content.size)
-            _sync_folder(folder)
-        except OSError as failed:
-            raise FILE_REFUSED.error(self.path, f"it cannot be opened: {failed}") from failed
+        self.path, self.count, self.size = folder / JOURNAL, len(content.events), content.size
 
     def append(self, event: str, elapsed_s: float, **fields: Any) -> Event:
         """Write an event; it is synced when this returns. Raises ENV_FILE_REFUSED, and then no action may follow."""
         assert fields.keys() == FIELDS[event].keys(), f"{event} has other fields: {sorted(fields)}"
-        self.count += 1
-        entry = {"seq": self.count, "time": now(), "elapsed_s": round(elapsed_s, 3), "event": event, **fields}
+        entry = {"seq": self.count + 1, "time": now(), "elapsed_s": round(elapsed_s, 3), "event": event, **fields}
         line = (json.dumps(entry, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8", "backslashreplace")
-        try:
-            size = os.write(self.file, line)
-            if size != len(line):
-                raise OSError(f"{size} of {len(line)} bytes were written")
-            os.fsync(self.file)
-        except OSError as failed:
-            raise FILE_REFUSED.error(self.path, f"an event could not be written: {failed}") from failed
+        with refused_writes(self.path):
+            self.size = files.append_line(self.path, self.size, line)
+        self.count += 1
         return entry
-
-    def close(self) -> None:
-        os.close(self.file)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Sync a folder: a new file's name is durable only after that."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager

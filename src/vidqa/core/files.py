@@ -120,6 +120,23 @@ def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def append_line(path: Path, size: int, line: bytes) -> int:
+    """Append a line to a journal whose first `size` bytes are complete lines, and return its new size; the rest, a
+    truncated line, is dropped. The line and the name of a new file are synced to disk. Raises OSError."""
+    with open(path, "ab", buffering=0) as file:
+        file.truncate(size)
+        if file.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        os.fsync(file)
+    if not size:
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    return size + len(line)
+
+
 @contextmanager
 def open_plain(path: Path) -> Iterator[BinaryIO]:
     """Open a plain file for reading; a pipe, which would block, or a device raises OSError."""

@@ -62,7 +62,7 @@ def locked(path: Path, *, wait_s: float, busy: Code = LOCK_HELD) -> Iterator[int
         while not try_lock(handle, path):
             waited = time.monotonic() - began
             if waited >= wait_s:
-                raise busy.error(path, f"it was still locked after {wait_s:.0f} s")
+                raise busy.error(path, f"another process has held its lock for {wait_s:.0f} s")
             if waited > SAID_AFTER_S and not is_reported:
                 note(f"waiting for {path}, locked by another process")
                 is_reported = True

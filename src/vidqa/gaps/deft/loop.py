@@ -14,16 +14,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidqa.core.cli import note
-from vidqa.core.files import JOURNAL_BROKEN, now, write_json
-from vidqa.core.locks import BUSY, try_lock
+from vidqa.core.cli import note, refused_writes
+from vidqa.core.files import JOURNAL_BROKEN, append_line, now, write_json
+from vidqa.core.locks import BUSY, locked
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.gaps.deft.acceptance import after_round, budget
 from vidqa.gaps.deft.context import LOCK, LOG, STATE, StageContext, StageResult
@@ -50,13 +49,8 @@ class Log:
         line = {"number": len(self.events) + 1, "at": now(), **event}
         self._check = _check_of(self._check, line)
         written = json.dumps({**line, "check": self._check}, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "ab") as file:
-            file.truncate(self._whole)  # drop a truncated line
-            file.write(written)
-            file.flush()
-            os.fsync(file.fileno())
-        self._whole += len(written)
+        with refused_writes(self.path):
+            self._whole = append_line(self.path, self._whole, written)
         self.events.append(line)
         return line
 
@@ -251,7 +245,5 @@ def write_state(folder: Path, state: LoopState) -> None:
 def locked_folder(folder: Path) -> Iterator[None]:
     """Hold the folder's lock; the system releases it with the process. Raises BUSY, ENV_FILE_REFUSED."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / LOCK, "w") as file:
-        if not try_lock(file.fileno(), folder / LOCK):
-            raise BUSY.error(folder, "another process holds its lock")
+    with locked(folder / LOCK, wait_s=0.0, busy=BUSY):
         yield

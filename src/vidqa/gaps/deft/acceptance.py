@@ -16,7 +16,7 @@ from vidqa.core.pages.page import percent
 from vidqa.evaluation.answers import RULES
 from vidqa.evaluation.metrics import read_scores
 from vidqa.gaps.deft.context import StageContext, StageResult
-from vidqa.gaps.deft.state import Ending, Fact, LoopState, Share
+from vidqa.gaps.deft.state import Ending, LoopState, Share
 from vidqa.gaps.problems import DEFT_GATE
 
 LEVEL = 0.05  # of all rounds together: each is tested at its share of it
@@ -132,11 +132,8 @@ def decide(context: StageContext) -> StageResult:
     stop = context.settings.stop
     comparison = read_table(context.require("comparison"), ComparisonTable)
     accepted, why = verdict(comparison, stop.rounds, stop.slice_points)
-    fell = [part.name for part in fallen(comparison.slices, stop.slice_points)]
-    unjudged = [part.name for part in too_small(comparison.slices, stop.slice_points)]
-    is_worse = comparison.verdict == "worse" or bool(fell)
-    facts: dict[str, Fact] = {"accepted": accepted, "regression": is_worse and not accepted}
-    return StageResult(why, {}, {**facts, "fell": fell, "too few videos to judge": unjudged})
+    is_worse = comparison.verdict == "worse" or bool(fallen(comparison.slices, stop.slice_points))
+    return StageResult(why, facts={"accepted": accepted, "regression": is_worse and not accepted})
 
 
 def verdict(comparison: ComparisonTable, rounds: int, slice_points: float) -> tuple[bool, str]:

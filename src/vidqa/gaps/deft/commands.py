@@ -151,8 +151,6 @@ def _check_sets(settings: Settings, training: spec.TrainSpec) -> None:
     if settings.study and settings.control:
         message = "the study's best training would be compared with an unsearched one"
         raise USAGE.error("control", message, "use either control or study")
-    if sets.pool is None:
-        raise USAGE.error("sets.pool", "there is nothing to take samples from", "give a pool: --pool DIR")
     if settings.control and not is_labelled(sets.pool):
         message = f"{sets.pool} has no annotations, so that random samples of it have no answers to train on"
         raise USAGE.error("control", message, "leave control out, or give a pool with annotations.json")

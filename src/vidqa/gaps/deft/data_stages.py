@@ -37,7 +37,7 @@ NEAR = "DATA_SPLIT_NEAR"  # preflight's warning of similar files
 
 def embed(context: StageContext) -> StageResult:
     """Embed pool and selection set with the starting model, in one job. Later rounds find it completed."""
-    pool, selection = str(context.settings.sets.pool), context.settings.sets.selection
+    pool, selection = context.settings.sets.pool, context.settings.sets.selection
     recipe = spec.keys.flat(spec.load(context.folder / EVALUATE_SPEC, "evaluate"))
     view = {  # a clip is embedded from the frames that the model gets
         key: value
@@ -54,7 +54,7 @@ def embed(context: StageContext) -> StageResult:
         if first.code not in NO_ROWS or first.where != str(annotations_in(pool)) or not Path(pool).exists():
             raise
         sentence = f"No new samples: the pool is empty. {first.message}: {first.where}."
-        return StageResult(sentence, {}, {}, stop="no new samples")
+        return StageResult(sentence, stop="no new samples")
     outputs = {"pool embeddings": run / EMBEDDINGS, "selection embeddings": run / QUERY_EMBEDDINGS}
     embedded = {earlier.output("pool embeddings") for earlier in context.state.rounds[: context.number]}
     once = Cost() if run / EMBEDDINGS in embedded else cost  # an earlier round has counted it
@@ -91,7 +91,7 @@ def gaps(context: StageContext) -> StageResult:
     fields = runner.announced_options("analyze_gaps", options, context.settings.words.get("gaps", []))
     data = find_gaps(GapAnalysis(**fields)).data
     count, types = data["gaps"], {name: count for name, count in data["by_error_type"].items() if count}
-    facts: dict[str, Fact] = {"gaps": count, **types}
+    facts: dict[str, Fact] = {"gaps": count}
     by_type = ", ".join(f"{n} {name}" for name, n in types.items())
     sentence = f"{count} gaps among {data['results']} results: {by_type}. {data['slices_say']}"
     if count:
@@ -113,26 +113,24 @@ def audit(context: StageContext) -> StageResult:
     queue = read_table(context.require("audit queue"), AuditQueue)
     suspects = [suspect for suspect in queue.items if suspect.probability >= context.settings.audit_from]
     open_items = [suspect for suspect in suspects if not suspect.verdict]
-    facts: dict[str, Fact] = {"asked": len(suspects), "open": len(open_items)}
     if not open_items:
         answered = f"; {len(suspects)} such labels were answered" if suspects else ""
         sentence = f"No label is wrong with a probability of {context.settings.audit_from:g} or more{answered}."
-        return StageResult(sentence, {}, facts)
+        return StageResult(sentence)
     if context.settings.audit == "report":
-        sentence = f"{len(open_items)} labels are suspected to be wrong; nobody was asked about them."
-        return StageResult(sentence, {}, facts)
+        return StageResult(f"{len(open_items)} labels are suspected to be wrong; nobody was asked about them.")
     sentence = (
         f"{len(open_items)} labels of the selection set are suspected to be wrong. A person has to look at "
         f"{context.place / 'audit.html'}, answer, save, and give the saved file with --audit-answers."
     )
-    return StageResult(sentence, {}, facts, stop="audit needed", waits=True)
+    return StageResult(sentence, stop="audit needed", waits=True)
 
 
 def mine_pool(context: StageContext) -> StageResult:
     """Mine samples of the pool that are similar to the gaps and were not tried in an earlier round."""
     from vidqa.gaps.curation.mining import Mining, mine
 
-    folder, pool = _empty(context.place / "mined"), str(context.settings.sets.pool)
+    folder, pool = _empty(context.place / "mined"), context.settings.sets.pool
     options: dict[str, object] = {
         "gaps": context.require("gaps"),
         "pool": context.require("pool embeddings"),

@@ -14,7 +14,7 @@ from vidqa.gaps.deft.acceptance import scores_of
 from vidqa.gaps.deft.context import EVALUATE_SPEC, StageContext, StageResult
 from vidqa.gaps.deft.data_stages import data_keys
 from vidqa.gaps.deft.runner import Request
-from vidqa.gaps.deft.state import Cost, Fact, fingerprint
+from vidqa.gaps.deft.state import Cost, fingerprint
 from vidqa.gaps.problems import DEFT_GATE
 from vidqa.spec.parent_layers import evaluated_model
 
@@ -83,14 +83,13 @@ def evaluate(context: StageContext, model: str, data: str, stem: str, output: st
     recipe = runner.write_recipe(request, context.place / f"{stem}.toml")
     run, facts, cost = runner.job("evaluate", recipe, context.settings.where)
     scores = scores_of(run)
-    if scores.accuracy is None or scores.accuracy_ci95 is None:
+    if scores.accuracy is None:
         raise DEFT_GATE.error(folder, "none of its questions has an expected answer", "add answers to the set")
     kind, kinds = context.settings.stop.target_kind, scores.by_kind
     if output == "results" and kind is not None and kind not in kinds:
         message = f"no question of {folder} is of the kind {kind!r}: the target could never be reached"
         raise USAGE.error("stop.target_kind", message, f"name one of {', '.join(kinds)}: run_deft.py init again")
-    low, high = scores.accuracy_ci95
-    facts |= {"model": model, "accuracy": scores.accuracy, "ci_low": low, "ci_high": high, "n": scores.n}
+    facts |= {"model": model, "accuracy": scores.accuracy}
     return StageResult(str(scores.headline), {output: run / "results.json"}, facts, cost)
 
 
@@ -111,5 +110,4 @@ def compare(context: StageContext, before: str, name: str) -> StageResult:
         f"{verdict}: {percent(whole.before)} -> {percent(whole.after)}, "
         f"{whole.fixed} fixed and {whole.broken} broken of {whole.n} questions (p = {whole.p_value:.3g})"
     )
-    facts: dict[str, Fact] = {"verdict": verdict, "difference": whole.difference, "p": whole.p_value}
-    return StageResult(sentence, {name: table, f"{name} page": page}, facts, Cost())
+    return StageResult(sentence, {name: table, f"{name} page": page})

@@ -42,7 +42,7 @@ class Sets(Strict):
     times, the test set once, after the last round. New samples are mined from `pool`."""
 
     selection: str = Field(description="set on which rounds are accepted or rejected")
-    pool: str | None = Field(default=None, description="source of mined samples: a set, or a folder of media")
+    pool: str = Field(description="source of mined samples: a set, or a folder of media")
     kpi: str | None = Field(default=None, description="set for reporting, without influence on decisions")
     kpi_looks: int = Field(
         default=2, ge=0, description="evaluations of the KPI set: before the loop, after rounds, and at the end"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from small_studies import RATE, carry_out, history, write_study
 
+from vidqa.automl import commands
 from vidqa.automl import plan as plan_module
 from vidqa.automl import study as study_module
 from vidqa.automl.finals import removable
@@ -113,6 +115,16 @@ def test_a_mistyped_goal_is_refused_before_a_job_starts(
     goals = [study.goal.model_copy(update={"metric": metric})]  # by hand
     write_settings(study.folder, study.settings.model_copy(update={"goals": goals}))
     assert code_of(lambda: carry_out(study.folder)) == "STUDY_SETTINGS" and not history(study.folder).trials
+
+
+def test_a_plan_with_errors_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = write_study(tmp_path)
+    assert not plan(study, None).next, "its model is none"
+    with pytest.raises(ProblemError, match=r"its plan has \d errors, first MODEL(.|\n)*plan again: .*automl.py plan"):
+        commands.start(study)
+    (study / "plan/problems.json").write_text('{"problems": []}')  # as of a plan without errors
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert code_of(lambda: commands.start(study)) == "INTERNAL", "its controller was started"
 
 
 def test_an_unknown_setting_is_told_with_the_closest_one(tmp_path: Path) -> None:

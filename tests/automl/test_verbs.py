@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -170,9 +171,12 @@ def test_a_started_study_can_be_told_of_at_once(tmp_path: Path, monkeypatch: pyt
         return begun[0]
 
     monkeypatch.setattr(subprocess, "Popen", begin)
-    commands.start(study)
+    with ThreadPoolExecutor(2) as threads:  # flock excludes threads with handles of their own, too
+        starts = [threads.submit(commands.start, study) for _ in range(2)]
     try:
-        assert status(study).data["state"] == "searching"
+        assert status(study).data["state"] == "searching" and len(begun) == 1
+        (refused,) = filter(None, [start.exception() for start in starts])
+        assert "BUSY" in str(refused)
         with pytest.raises(ProblemError, match="BUSY"):
             commands.start(study)
     finally:

@@ -24,7 +24,7 @@ from vidqa.automl.journal import (
     send_request,
 )
 from vidqa.automl.problems import STUDY_SETTINGS
-from vidqa.automl.settings import read_settings, write_settings
+from vidqa.automl.settings import PLANNED, read_settings, write_settings
 from vidqa.automl.specs import preview_trials, repaired
 from vidqa.automl.status import read_started, status
 from vidqa.automl.study import Study, open_study, open_with_journal, study_of
@@ -32,21 +32,31 @@ from vidqa.automl.trial_jobs import STOP_GRACE_S
 from vidqa.core.cli import USAGE, Result, command
 from vidqa.core.environment import child_environment, python_path
 from vidqa.core.files import read_object, remove
+from vidqa.core.locks import locked
 from vidqa.core.problem import INTERNAL, Exit, Problem, exit_code_of, raise_errors
 from vidqa.spec.layers import parse_set, text_of
 
-LOG, OUTPUT = "controller.log", "controller.json"
+LOG, OUTPUT, START_LOCK = "controller.log", "controller.json", ".start.lock"
 POLL_S = 0.5
 BEGIN_S = 60.0  # time limit for the start of a controller
 
 
 def start(folder: Path, trials: int | None = None) -> None:
     """Start a controller that outlives this process; returns once it works on the study. `trials` extends the study to
-    that total. Raises BUSY, STUDY_CHANGED, and the problems of its start."""
+    that total. Raises BUSY, STUDY_CHANGED, STUDY_SETTINGS for a plan with errors, and the problems of its start."""
     read_settings(folder)
-    with only_controller(folder):  # a second controller is refused before a process is started
-        if trials is not None:
-            extend(folder, trials)
+    if not read(folder).events and (errors := _problems_in(folder / PLANNED)):
+        remedy = f"{errors[0].remedy} Then plan again: {command('run_automl', 'plan', '--study', folder)}"
+        message = f"its plan has {len(errors)} errors, first {errors[0].code} at {errors[0].where}: {errors[0].message}"
+        raise STUDY_SETTINGS.error(folder, message, remedy)
+    with locked(folder / START_LOCK, wait_s=2 * BEGIN_S):  # of two at the same time, the second finds a controller
+        with only_controller(folder):  # a second controller is refused before a process is started
+            if trials is not None:
+                extend(folder, trials)
+        _start_controller(folder)
+
+
+def _start_controller(folder: Path) -> None:
     remove(folder / OUTPUT, owner=folder)
     words = [sys.executable, "-P", "-m", "vidqa.automl.controller", "--study", str(folder.absolute()), "--json"]
     environment = child_environment(PYTHONPATH=python_path())
@@ -60,7 +70,7 @@ def start(folder: Path, trials: int | None = None) -> None:
         if controller and controller.pid == process.pid and read(folder).events:  # so that status has something to show
             return
         time.sleep(0.05)
-    raise_errors(controller_problems(folder))
+    raise_errors(_problems_in(folder / OUTPUT))
     if code := process.poll():
         message, remedy = f"its controller ended at once, with exit code {code}", f"report it with {folder / LOG}"
         raise INTERNAL.error(folder, message, remedy)
@@ -96,9 +106,9 @@ def follow(folder: Path, timeout_s: float | None, show: Callable[[str], None]) -
         time.sleep(POLL_S)
 
 
-def controller_problems(folder: Path) -> list[Problem]:
-    """The problems that ended the last controller."""
-    problems = read_object(folder / OUTPUT).get("problems")
+def _problems_in(path: Path) -> list[Problem]:
+    """The problems in the output of the last controller, or of the last plan."""
+    problems = read_object(path).get("problems")
     return [Problem(**problem) for problem in problems] if isinstance(problems, list) else []
 
 
@@ -131,7 +141,7 @@ def wait(folder: Path, timeout_s: float | None, show: Callable[[str], None]) -> 
     result = status(folder)
     if controller_of(folder):
         return replace(result, exit_code=int(Exit.NOT_DONE))
-    problems = controller_problems(folder)
+    problems = _problems_in(folder / OUTPUT)
     return replace(result, problems=[*result.problems, *problems], exit_code=exit_code_of(problems))
 
 

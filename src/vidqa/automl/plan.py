@@ -15,7 +15,7 @@ from vidqa.automl.decisions import values_text
 from vidqa.automl.goals import check_goals, check_names
 from vidqa.automl.journal import read
 from vidqa.automl.problems import STUDY_CHANGED, STUDY_SETTINGS
-from vidqa.automl.settings import EVALUATE, FILE, TEST, TRAIN, Finals, checked, write_settings
+from vidqa.automl.settings import EVALUATE, FILE, PLANNED, TEST, TRAIN, Finals, checked, write_settings
 from vidqa.automl.space import NONE
 from vidqa.automl.study import Study, open_study, study_of, with_constant_rate
 from vidqa.core import files
@@ -72,8 +72,9 @@ def plan(folder: Path, request: PlanRequest | None) -> Result:
         "first": [{**row, "spec": str(path)} for row, path in zip(first, written, strict=False)],
         "estimate": cost,
     }
-    ready = not any(problem.severity == "error" for problem in problems)
-    following = [command("run_automl", "start", "--study", folder)] if ready else []
+    errors = [problem for problem in problems if problem.severity == "error"]
+    files.write_json(folder / PLANNED, {"problems": [problem.as_dict() for problem in errors]})
+    following = [] if errors else [command("run_automl", "start", "--study", folder)]
     return Result(data, _text(study, data), problems, following)
 
 

@@ -138,6 +138,9 @@ def test_a_trial_that_hangs_is_ended_and_has_failed(tmp_path: Path) -> None:
     study = write_study(tmp_path, f"limits.silent_hours={0.5 / 3600}", manner="hang", max_trials=2)
     found = carry_out(study)
     assert [trial.state for trial in found.trials] == ["failed", "failed"] and found.finished
+    assert "the last failure: hangs" in status(study).text
+    with pytest.raises(ProblemError, match=r"no trial was measured; the last failure: hangs(.|\n)*start.*--trials 3"):
+        report(study)
     assert all(trial.why.startswith("hangs: it wrote nothing for") for trial in found.trials)
     assert all(record.state.is_terminal for record in records.scan()[0])
 

@@ -24,6 +24,7 @@ from vidqa.automl.status import status
 from vidqa.automl.study import open_study, study_of
 from vidqa.automl.trials import check_steps
 from vidqa.core.problem import ProblemError
+from vidqa.jobs.platforms import local
 
 
 def code_of(broken: Callable[[], object]) -> str:
@@ -115,6 +116,15 @@ def test_a_mistyped_goal_is_refused_before_a_job_starts(
     goals = [study.goal.model_copy(update={"metric": metric})]  # by hand
     write_settings(study.folder, study.settings.model_copy(update={"goals": goals}))
     assert code_of(lambda: carry_out(study.folder)) == "STUDY_SETTINGS" and not history(study.folder).trials
+
+
+def test_settings_of_gpus_are_named_where_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # without nvidia-smi
+    monkeypatch.setattr(local, "_installed_gpus", lambda: 0)
+    sets = ("limits.gpu_hours=4", "resources.trials_per_gpu=2")
+    (note,) = open_study(write_study(tmp_path, *sets)).notes
+    assert note.endswith("nothing uses limits.gpu_hours and resources.trials_per_gpu")
+    assert open_study(write_study(tmp_path / "other")).notes == []
 
 
 def test_a_plan_with_errors_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

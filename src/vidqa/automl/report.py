@@ -53,8 +53,10 @@ def report(folder: Path) -> Result:
     finals = FinalRuns(study, history)
     best = history.trials[history.winner] if history.winner is not None else finals.winner()
     if best is None:
-        advice = "wait, or look at its failures: run_automl.py status"
-        raise STUDY_MISSING.error(folder, "no trial was measured yet", advice)
+        why = f"; the last failure: {history.failures[-1]}" if history.failures else ""
+        advice = f"correct that, then: {command('run_automl', 'start', '--study', folder)}"
+        advice = f"{advice} --trials {len(history.trials) + 1}" if history.finished else advice if why else "wait"
+        raise STUDY_MISSING.error(folder, f"no trial was measured{why}", advice)
     data = _facts(finals)
     data |= {"winner": best.number, "best_values": best.values, "note": journal.note}
     changes = {**study.space.fixed, **study.space.applicable_values(best.values)}

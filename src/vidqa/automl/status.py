@@ -145,6 +145,7 @@ def _text(data: dict[str, Any]) -> str:
         steps = f"step {row.get('step')} of {total}" if total else row.get("state", "")
         lines.append(f"  running   {row['number']:4}  {job} {steps}")
     lines += [f"{skipped} were left out: {why}" for skipped, why in data["skipped"].items()]
+    lines += [f"the last failure: {why}" for why in data["last_failures"][-1:]]
     for name in ("searched", "stopped"):
         if data[name]:
             lines.append(f"{name}: {data[name]}")

@@ -97,6 +97,10 @@ class Study:
         if self.settings.algorithm in BY_STEPS and not self.algorithm.has_rungs:
             few = f"{self.longest} steps are too few to divide, so that every trial trains to the end"
             notes.append(f"{self.settings.algorithm} has one rung: {few}")
+        unused = ["limits.gpu_hours"] if self.settings.limits.gpu_hours is not None else []
+        unused += ["resources.trials_per_gpu"] if self.settings.resources.trials_per_gpu > 1 else []
+        if unused and self.settings.platform in ON_THIS_MACHINE and not visible_gpus():
+            notes.append(f"no GPU is visible on this machine, so that nothing uses {' and '.join(unused)}")
         return notes
 
     @cached_property

@@ -54,7 +54,8 @@ def _search(context: StageContext) -> StageResult:
         raise_errors(commands.wait(folder, None, note).problems)
     history = read(folder).history
     if not history.finished or history.winner is None:
-        raise DEFT_GATE.error(folder, f"the study has no winner: {history.stopped or 'all of its trials have failed'}")
+        failed = f"all of its trials have failed, the last: {(history.failures or ['none was started'])[-1]}"
+        raise DEFT_GATE.error(folder, f"the study has no winner: {history.stopped or failed}")
     report(folder)
     best, cost = history.trials[history.winner], Cost(seconds=history.seconds, gpu_seconds=history.gpu_seconds)
     run = best.metrics["train_run"]

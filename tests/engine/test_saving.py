@@ -29,6 +29,7 @@ from vidqa.engine.export.best import adopt_best, best_of
 from vidqa.engine.export.weights import WEIGHTS
 from vidqa.engine.generators.hf import TransformersSession
 from vidqa.engine.training import saving
+from vidqa.engine.training.learner import Learner
 from vidqa.planning.requests import Result
 from vidqa.spec import EvaluateSpec
 
@@ -194,15 +195,20 @@ def same_as(reference: Path, run: Path) -> bool:
 
 
 def test_a_stop_on_a_step_that_is_due_leaves_the_best_alone(world: SimpleNamespace) -> None:
-    """What nobody measured is exported by the run that goes on, which measures it."""
+    """What nobody measured is exported by the run that goes on, which measures it; and by the next one if that run ends
+    before its first checkpoint, each validation logged once."""
     run = world.folder / "stopped/run"
     over = {"train.ckpt.max_keep": 1}
     train_here(spec_of(world, "stopped", **over), run, stop_after=4)
     assert [path.name for path in (run / "safetensors").iterdir()] == ["step_2"]
     assert facts(run / "best.json")["name"] == "step_2" and facts(run / "best.json")["metric"] == "val/avg_loss"
     assert facts(run / "checkpoints/step_4/trainer.json")["owed"] is True
-    train_here(spec_of(world, "stopped", **over, **{"train.resume": True}), run)
+    again = spec_of(world, "stopped", **over, **{"train.resume": True})
+    with patch.object(Learner, "train_step", side_effect=OSError), pytest.raises(OSError):
+        train_here(again, run)
+    train_here(again, run)
     assert same_as(world.reference, run)
+    assert [event["step"] for event in read_metrics(run / "metrics.jsonl") if "val/avg_loss" in event] == [2, 4, 6]
     assert facts(run / "best.json") == facts(world.reference / "best.json")
     assert facts(run / "best/export.json")["measured"]["val/avg_loss"] == facts(run / "best.json")["value"]
 

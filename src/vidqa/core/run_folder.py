@@ -17,6 +17,7 @@ from vidqa import __version__
 from vidqa.core import environment
 from vidqa.core.files import read_json, read_object, remove, write_json, write_text
 from vidqa.core.locks import locked
+from vidqa.core.metric_names import LOSS, REWARD
 from vidqa.core.problem import Problem, ProblemError
 
 RUN_SCHEMA = 1  # schema version of run.json
@@ -143,13 +144,13 @@ class RunFolder:
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def forget_metrics_after(self, step: int) -> None:
-        """Drop events later than `step`: a resumed run repeats those steps."""
+    def forget_metrics_after(self, step: int, *, owed: bool = False) -> None:
+        """Drop events that a resumed run logs again: those later than `step`, and its validation if that is `owed`."""
         path = self.path / METRICS
-        if not path.exists():
-            return
-        events = [event for event in read_metrics(path) if event["step"] <= step]
-        write_text(path, "".join(json.dumps(event) + "\n" for event in events))
+        if path.exists():
+            again = {LOSS, REWARD} if owed else set()
+            events = [e for e in read_metrics(path) if e["step"] < step or (e["step"] == step and not again & e.keys())]
+            write_text(path, "".join(json.dumps(event) + "\n" for event in events))
 
     def complete(self, folder: Path, facts: str) -> list[Path]:
         """The folders step_N and epoch_N below `folder` with a JSON file `facts`, sorted by the step in it."""

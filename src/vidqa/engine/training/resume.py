@@ -79,7 +79,8 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
         # A step of reinforcement learning may have several optimizer updates.
         load_state(start.folder, start.trainer.get("updates", start.step), model, optimizer, world)
     if world.is_main:
-        run.forget_metrics_after(start.step if start.folder else -1)  # step 0 is measured again
+        last = start.step if start.folder else -1  # step 0 is measured again
+        run.forget_metrics_after(last, owed=bool(start.trainer.get("owed")))
         for name in run.set_aside_after(start.step):
             note(f"set aside the checkpoint {name}: this run continues from step {start.step}")
         if start.folder:

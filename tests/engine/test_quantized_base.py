@@ -23,7 +23,7 @@ from vidqa.core.problem import ProblemError
 from vidqa.engine.actions.export import proof_sample
 from vidqa.engine.export.proof import stock_loss
 from vidqa.engine.model.layers import Adapter, Projection, project
-from vidqa.engine.model.quantized_base import dense, quantized
+from vidqa.engine.model.quantized_base import QuantizedLinear, dense, quantized
 from vidqa.planning.adapters import base_precision, check_base_precision
 from vidqa.planning.samples import training_planner
 from vidqa.spec import load
@@ -95,6 +95,17 @@ def test_a_product_and_its_gradients_are_those_of_the_dequantized_weight(
     expected = outcome([dense(part, weight) for part, weight in zip(parts, weights, strict=True)])
     for ours, theirs in zip(outcome(list(parts)), expected, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("precision", ["nf4", "fp8"])
+def test_a_weight_may_be_read_between_forward_and_backward(precision: str) -> None:
+    """Of the warm-up, whose values count for nothing."""
+    layer = QuantizedLinear(torch.nn.Linear(64, 32), precision).to_empty(device="cpu")
+    weight, hidden = torch.randn(32, 64), torch.randn(7, 64, requires_grad=True)
+    (output,) = project(hidden, Projection(layer.weight, None, None))
+    layer.fill(weight)
+    output.sum().backward()
+    assert torch.equal(dense(layer.weight, weight), dense(quantized(weight, precision), weight))
 
 
 def test_backward_keeps_no_dequantized_weight() -> None:

@@ -48,9 +48,10 @@ class QuantizedLinear(nn.Module):
 
     @torch.no_grad()
     def fill(self, weight: torch.Tensor) -> None:
-        """Quantize a weight [O, D] on its device into the layer's memory."""
+        """Quantize a weight [O, D] on its device into the layer's memory, also between a forward and its backward: the
+        warm-up runs both while weights are read."""
         for part, values in zip(self.weight, quantized(weight, self.precision), strict=True):
-            part.copy_(values)
+            part.data.copy_(values)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         return F.linear(hidden, dense(self.weight, hidden.detach()), self.bias)

@@ -19,7 +19,7 @@ from in_process import train_here, train_on
 from safetensors.torch import load_file
 from tiny_world import engine_command, losses, run_engine, tiny_data, tiny_model, tiny_spec
 
-from vidqa.core.run_folder import read_metrics
+from vidqa.core.run_folder import RunFolder, read_metrics
 from vidqa.engine.export import load_export
 from vidqa.jobs.platforms.processes import ProcessIdentity
 
@@ -179,14 +179,19 @@ def test_a_killed_run_resumes_on_another_number_of_ranks(world: SimpleNamespace,
     _wait_for(run_dir / "checkpoints/step_2/trainer.json", process)
     ranks = [found for pid in _children(process.pid) if (found := ProcessIdentity.of_pid(pid))]
     assert len(ranks) == before
-    process.kill()
-    process.wait()
+    if before == 1:
+        process.kill()
+    else:  # one rank alone, for which the others do not wait
+        os.kill(ranks[-1].pid, signal.SIGKILL)
+    process.wait(60)
     deadline = time.monotonic() + 60
     while any(each.is_alive for each in ranks):  # they end by themselves, in spite of sessions of their own
         assert time.monotonic() < deadline, f"still alive: {ranks}"
         time.sleep(0.02)
     done = len(losses(run_dir))
     assert done < STEPS
+    codes = [problem.code for problem in RunFolder(run_dir).read_problems()]
+    assert codes == ([] if before == 1 else ["ENGINE_RANK_LOST"])
     resumed = run_engine("train", world.spec(name, options(after, **{"train.resume": True})), run_dir, ranks=after)
     assert "resumed after step" in resumed.stderr
     assert_same_run(run_dir, world.reference)

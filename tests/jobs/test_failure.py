@@ -67,6 +67,7 @@ def test_memory_was_full_where_there_is_evidence(line: str, kind: str) -> None:
         ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "image"),
         ("OSError: [Errno 28] No space left on device", "infrastructure"),
         ("torch.distributed.DistBackendError: NCCL error in: ProcessGroup", "infrastructure"),
+        ("RuntimeError: [gloo/transport] Timed out waiting 10000ms for send operation to complete", "infrastructure"),
         ("srun: error: Node failure on n2", "infrastructure"),
         ("slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2024-05-01 DUE TO NODE FAILURE ***", "infrastructure"),
         ("a node of the job no longer answers; SLURM is asked for another attempt", "infrastructure"),
@@ -79,6 +80,13 @@ def test_a_line_of_the_log_decides_without_one(line: str, kind: str) -> None:
     log = f"step 1\nTraceback (most recent call last):\n  File ...\n{line}\n"
     found = failure.classify(1, "it ended with exit code 1", [], log)
     assert found == {"class": kind, "evidence": line}
+
+
+@pytest.mark.parametrize(("line", "kind"), [("oom_kill in memory.events", "out of memory"), ("", "infrastructure")])
+def test_the_log_says_why_a_rank_was_lost(line: str, kind: str) -> None:
+    lost = Problem("ENGINE_RANK_LOST", "there", "[gloo/transport] Connection closed by peer", "how")
+    found = failure.classify(5, f"{lost.code}: {lost.message}", [lost], f"{lost}\nreport: there\n{line}\n")
+    assert found == {"class": kind, "evidence": line or lost.message}
 
 
 def test_evidence_holds_no_secret_and_is_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from vidqa.core.environment import child_environment, rank, redacted, take_paren
 from vidqa.core.parent_death_signal import end_with
 from vidqa.core.problem import INTERNAL, Exit, Problem, ProblemError, exit_code_of
 from vidqa.core.run_folder import RunFolder
-from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, unwritable
+from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_RANK_LOST, unwritable
 from vidqa.engine.signals import STOP_SIGNALS, hard_exit
 from vidqa.spec import load
 from vidqa.spec.keys import with_values
@@ -121,9 +121,12 @@ def _program(program_name: str) -> Callable[[Any, RunFolder], int]:
 
 
 def _problem_of_exception(bug: Exception, run: RunFolder) -> Problem:
-    if type(bug).__name__ == "OutOfMemoryError":
-        return ENGINE_OUT_OF_MEMORY.at(run.path, str(bug).splitlines()[0])
-    return INTERNAL.at(run.path, f"{type(bug).__name__}: {bug}", f"report it with {run.path / 'log.txt'}")
+    kind, first_line = type(bug).__name__, str(bug).partition("\n")[0]
+    if kind == "OutOfMemoryError":
+        return ENGINE_OUT_OF_MEMORY.at(run.path, first_line)
+    if kind.startswith("Dist") or "/gloo/" in first_line:  # of torch.distributed
+        return ENGINE_RANK_LOST.at(run.path, first_line)
+    return INTERNAL.at(run.path, f"{kind}: {bug}", f"report it with {run.path / 'log.txt'}")
 
 
 def _end_with_problems(run: RunFolder, report_module: str, problems: list[Problem]) -> int:

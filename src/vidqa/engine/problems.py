@@ -31,6 +31,12 @@ ENGINE_OUT_OF_MEMORY = Code(
     "Raise policy.parallelism.dp_shard_size, lower engine.pack_tokens or total_pixels, or train with LoRA.",
     Exit.JOB_FAILED,
 )
+ENGINE_RANK_LOST = Code(
+    "ENGINE_RANK_LOST",
+    "Another rank ended, or did not answer within engine.step_timeout_s.",
+    "Read in the log which rank ended first, and how; then jobs.py retry JOB resumes from the last checkpoint.",
+    Exit.JOB_FAILED,
+)
 ENGINE_ROLLOUT_DIFFERS = Code(
     "ENGINE_ROLLOUT_DIFFERS",
     "The model that samples completions differs from the trained model in weights or log-probabilities.",

@@ -59,7 +59,8 @@ CLASS_BY_LOG_PATTERN = (
     (INFRASTRUCTURE, r"\bXid\b|uncorrectable ECC|CUDA error: .*(?:hardware|ECC|launch timed out)|fallen off the bus"),
     (
         INFRASTRUCTURE,
-        r"NCCL (?:error|WARN).*|Connection (?:reset|refused|closed) by|RendezvousTimeoutError|Broken pipe",
+        r"NCCL (?:error|WARN).*|Connection (?:reset|refused|closed) by|RendezvousTimeoutError|Broken pipe"
+        r"|Timed out waiting \d+ms|Watchdog caught collective operation timeout",
     ),
     (INFRASTRUCTURE, r"NODE_FAIL|PREEMPTED|BOOT_FAIL|(?i:node failure)|a node of the job no longer answers|Bus error"),
     (PROGRAM, r"^\w*(?:Error|Exception)\b.*"),
@@ -71,9 +72,9 @@ def classify(exit_code: int | None, message: str, problems: Sequence[Problem], l
     """Classify a job that ended with `exit_code` (None: unknown) and `message`, the sentence of its platform or its
     status. `problems` are those that the run wrote. The evidence, a problem or a log line, is redacted and truncated to
     EVIDENCE_LENGTH characters."""
-    errors = [problem for problem in problems if problem.severity == "error"]
-    class_of_code = _class_of_code(errors[0].code) if errors else None
-    if class_of_code:
+    # The log says why a rank was lost: the kernel may have ended it for lack of memory.
+    errors = [problem for problem in problems if problem.severity == "error" and problem.code != "ENGINE_RANK_LOST"]
+    if errors and (class_of_code := _class_of_code(errors[0].code)):
         return _failure(class_of_code, f"{errors[0].code} at {errors[0].where}: {errors[0].message}")
     lines, is_killed = log_tail.splitlines(), "SIGKILL" in message
     for failure_class, pattern in CLASS_BY_LOG_PATTERN:

@@ -49,6 +49,7 @@ def test_a_loss_that_explodes_ends_the_run_and_keeps_the_checkpoint(world: Simpl
     end = attempt(world, tmp_path, {**over, **saved, "train.ckpt.export_safetensors": False}, ranks=1)
     assert end.codes == ["ENGINE_NOT_FINITE"] and end.exit_code == Exit.JOB_FAILED
     assert (end.status["state"], end.status["exit_code"]) == ("ERROR", Exit.JOB_FAILED)
+    assert end.status["step"] == len(losses(end.run)) > 0 and end.status["total_steps"] > end.status["step"]
     assert "Traceback" not in end.log
     page = (end.run / "report.html").read_text()
     assert "ERROR · step" in page and "ENGINE_NOT_FINITE" in page and 'aria-label="Loss"' in page

@@ -68,10 +68,8 @@ def main() -> int:
         print(redacted(traceback.format_exc()), file=sys.stderr)
         return _end_with_problems(run, report_module, [_problem_of_exception(bug, run)])
     if rank() == 0:
-        status = run.read_status()
         state = "COMPLETE" if code == Exit.OK else "STOPPED"
-        steps = {key: status.get(key, 0) for key in ("step", "total_steps")}
-        run.write_status(state, **steps, message=state.lower(), exit_code=code, unless=("ERROR",))
+        run.write_status(state, **_steps(run), message=state.lower(), exit_code=code, unless=("ERROR",))
         if not options.prove:
             write_report(run, report_module)
             if state == "COMPLETE" and action.uploads(spec):
@@ -120,6 +118,12 @@ def _program(program_name: str) -> Callable[[Any, RunFolder], int]:
     return program
 
 
+def _steps(run: RunFolder) -> dict[str, int]:
+    """The steps of the last status, for the last one of this attempt."""
+    status = run.read_status()
+    return {key: status.get(key, 0) for key in ("step", "total_steps")}
+
+
 def _problem_of_exception(bug: Exception, run: RunFolder) -> Problem:
     kind, first_line = type(bug).__name__, str(bug).partition("\n")[0]
     if kind == "OutOfMemoryError":
@@ -138,8 +142,9 @@ def _end_with_problems(run: RunFolder, report_module: str, problems: list[Proble
         print(problem, file=sys.stderr, flush=True)
     try:
         state, message = "STOPPED" if code == Exit.NOT_DONE else "ERROR", f"{problems[0].code}: {problems[0].message}"
+        ended = ("ERROR", "COMPLETE")
         is_first = run.write_status(
-            state, message=message, exit_code=code, unless=("ERROR", "COMPLETE"), problems=problems
+            state, **_steps(run), message=message, exit_code=code, unless=ended, problems=problems
         )
         if is_first and (run.path / "plan.json").exists():  # the run had begun
             write_report(run, report_module)

@@ -80,7 +80,7 @@ def report(training: Training, posters: Posters = lambda line: []) -> str:
 
 
 def _sub(training: Training) -> str:
-    """State, step and model. The status.json of a failed run lacks the step, so that of the last event is used."""
+    """State, step and model. The step is that of the last event: a run of an earlier version may have none."""
     status = training.status
     step = max((event["step"] for event in training.events), default=0) or status.get("step", 0)
     total = training.plan.get("total_steps") or status.get("total_steps", 0)

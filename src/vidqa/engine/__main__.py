@@ -118,7 +118,7 @@ def _program(program_name: str) -> Callable[[Any, RunFolder], int]:
     return program
 
 
-def _steps(run: RunFolder) -> dict[str, int]:
+def _steps(run: RunFolder) -> dict[str, Any]:
     """The steps of the last status, for the last one of this attempt."""
     status = run.read_status()
     return {key: status.get(key, 0) for key in ("step", "total_steps")}

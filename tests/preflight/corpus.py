@@ -634,6 +634,12 @@ def _(case: Case) -> None:
     case.train[0]["video_fps"] = 30
 
 
+@broken("video_end after the file's end", "MEDIA_READ_DIFFERENTLY")
+def _(case: Case) -> None:
+    part = {"type": "video", "video": case.train[0].pop("video"), "video_start": 0.5, "video_end": 60}
+    case.train[0]["conversations"][0]["value"] = [part, {"type": "text", "text": "Is it 0?"}]
+
+
 @broken("a stream without a rate", "MEDIA_READ_DIFFERENTLY")
 def _(case: Case) -> None:
     write_clip(case.media / "a.mjpeg", codec="mjpeg", pix_fmt="yuvj420p")

@@ -11,7 +11,7 @@ from clips import decode_frames, draw, frame_numbers, mux_silence, write_clip, w
 from vidqa.core.problem import ProblemError
 from vidqa.video import decode
 from vidqa.video.plan import plan_frames
-from vidqa.video.probe import fps_disagreement, probe
+from vidqa.video.probe import probe
 from vidqa.video.types import PixelRules, VisionSpec
 
 NTSC = Fraction(30000, 1001)
@@ -317,10 +317,3 @@ def test_damage_is_not_decoded_in_silence(tmp_path, first_bad_byte):
 def test_a_frame_number_beyond_the_end(tmp_path):
     path = write_clip(tmp_path / "short.mp4")
     assert problem_of(decode_frames, path, None, [24]).code == "MEDIA_UNREADABLE"
-
-
-def test_fps_of_the_annotation_is_compared(tmp_path):
-    meta = probe(write_clip(tmp_path / "ntsc.mp4", fps=NTSC))
-    assert fps_disagreement(meta, None, "a") is None and fps_disagreement(meta, 30, "a") is None
-    warning = fps_disagreement(meta, 25, "annotations.json[3]")
-    assert warning.code == "MEDIA_READ_DIFFERENTLY" and warning.severity == "warning" and "29.97" in warning.message

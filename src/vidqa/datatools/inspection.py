@@ -17,6 +17,7 @@ import numpy as np
 from vidqa.core.cli import size_text
 from vidqa.core.pages.page import page
 from vidqa.core.problem import Problem
+from vidqa.data.claims import disagreements
 from vidqa.data.load import check_set
 from vidqa.data.media import MediaSource
 from vidqa.data.near_duplicates import groups_alike
@@ -26,7 +27,7 @@ from vidqa.datatools.duplicates import answer_class, compared_answer, duplicate_
 from vidqa.datatools.problems import DUPLICATES
 from vidqa.evaluation.thumbnails import card_frames
 from vidqa.planning.samples import Planner, Prompting, Sample
-from vidqa.video.probe import fps_disagreement, header_warnings, probe_many
+from vidqa.video.probe import header_warnings, probe_many
 from vidqa.video.types import ImageMeta, VideoMeta
 
 MOST_ANSWERS = 12  # of one kind; the others are counted together
@@ -76,7 +77,7 @@ def inspect_dataset(
     refs = media_by_key(records)
     media, broken = _probed(refs)
     unused_media, unnamed_members = unreferenced_media(source) if source is not None else ([], {})
-    problems += broken + _disagreements(records, media)
+    problems += broken + disagreements(records, media)
     samples: list[Sample] = []
     if model is not None:
         planner = Planner(model, SimpleNamespace(fps=fps, nframes=nframes), Prompting())
@@ -151,15 +152,6 @@ def _probed(refs: dict[str, MediaRef]) -> tuple[dict[str, VideoMeta | ImageMeta]
             media[key] = header
             problems += header_warnings(header, key)
     return media, problems
-
-
-def _disagreements(records: Sequence[Record], media: dict[str, VideoMeta | ImageMeta]) -> list[Problem]:
-    problems = []
-    for record in records:
-        header = media.get(record.media[0].key) if len(record.media) == 1 else None
-        if isinstance(header, VideoMeta):
-            problems.append(fps_disagreement(header, record.video_fps, record.source))
-    return [problem for problem in problems if problem]
 
 
 def _media_facts(media: Iterable[VideoMeta | ImageMeta], refs: dict[str, MediaRef]) -> dict[str, Any]:

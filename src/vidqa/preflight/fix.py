@@ -13,6 +13,7 @@ from vidqa.core import actions
 from vidqa.core.files import write_json
 from vidqa.core.problem import Problem, raise_errors
 from vidqa.data import problems as codes
+from vidqa.data.claims import fps_differs
 from vidqa.data.conversation import KINDS, ROLES, TAG, turns_field
 from vidqa.data.foreign_rows import is_json
 from vidqa.data.load import Pair, named_by_path
@@ -23,7 +24,7 @@ from vidqa.data.record import Record
 from vidqa.data.sources import open_source
 from vidqa.preflight import media_probe
 from vidqa.spec.keys import value_at
-from vidqa.video.probe import fps_disagreement, probe_many
+from vidqa.video.probe import probe_many
 from vidqa.video.types import ImageMeta, VideoMeta
 
 SHOWN = 100  # most changes in the list; all are counted
@@ -165,7 +166,7 @@ class _RowFixer:
 
     def _set_fps(self, row: Row, record: Record, place: str) -> None:
         meta = self.headers[record.media[0].key] if len(record.media) == 1 else None
-        if isinstance(meta, VideoMeta) and fps_disagreement(meta, record.video_fps, place):
+        if isinstance(meta, VideoMeta) and fps_differs(meta, record.video_fps):
             right = round(meta.source_fps, 3)
             self.fixed.note("video_fps", place, f"video_fps {row['video_fps']} -> {right}, the file's")
             row["video_fps"] = right

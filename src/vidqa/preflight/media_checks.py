@@ -11,8 +11,10 @@ from pathlib import Path
 
 from vidqa.core.cli import FILE_REFUSED, counting
 from vidqa.core.problem import Exit, Problem
+from vidqa.data.claims import disagreements
 from vidqa.data.near_duplicates import THUMBNAILS, keep_signatures, near_duplicate_pairs, signature, signatures
 from vidqa.data.record import MediaRef, Record
+from vidqa.data.record_groups import real_key
 from vidqa.jobs.platforms.local import cpu_count
 from vidqa.preflight import media_probe
 from vidqa.preflight.data_checks import write_shared
@@ -20,7 +22,7 @@ from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.preflight.media_probe import ProbeRow, Rows
 from vidqa.preflight.problems import SPLIT_NEAR
 from vidqa.video.pool import Decoded, DecodePool, DecodeRequest
-from vidqa.video.probe import Header, fps_disagreement, header_warnings
+from vidqa.video.probe import Header, header_warnings
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 from vidqa.video.types import FramePlan, VideoMeta
 
@@ -28,26 +30,17 @@ SAVE_EVERY_S = 20.0  # the most that an interrupted preflight loses
 
 
 def probed(inputs: Inputs) -> list[Problem]:
-    """Check the header of every file, and its frame rate against the annotations' video_fps."""
+    """Check the header of every file, and the annotations' video_fps and video_end against them."""
     inputs.facts["media_files"] = len(inputs.headers)
     seconds = sum(header.duration_s for header in inputs.headers.values() if isinstance(header, VideoMeta))
     inputs.facts["video_seconds"] = round(seconds, 1)
     problems = []
     for key, header in inputs.headers.items():
         _, used_by = inputs.media[key]
-        if isinstance(header, list):
-            problems += [_used(problem, used_by) for problem in header]
-            continue
-        problems += [_used(problem, used_by) for problem in header_warnings(header, key)]
-        if isinstance(header, VideoMeta):
-            problems += _claims(header, used_by)
+        own = header if isinstance(header, list) else header_warnings(header, key)
+        problems += [_used(problem, used_by) for problem in own]
+    problems += disagreements((record for part in inputs.sets for record in part.records), inputs.headers)
     return list(_as_bad_sample(inputs, problems))
-
-
-def _claims(meta: VideoMeta, used_by: list[Record]) -> Iterator[Problem]:
-    claims = {record.video_fps: record.source for record in used_by if len(record.media) == 1}
-    disagreements = (fps_disagreement(meta, fps, source) for fps, source in claims.items())
-    yield from (problem for problem in disagreements if problem)
 
 
 def decoded(inputs: Inputs) -> list[Problem]:
@@ -173,14 +166,19 @@ def near_duplicates(inputs: Inputs) -> list[Problem]:
         (part.name, sorted({ref.file for record in part.records for ref in record.media} & by_file.keys()))
         for part in inputs.sets
     ]
+    real_keys = {key: real_key(ref) for key, (ref, _) in inputs.media.items()}
+    equal = {(key, key) for key in real_keys.values()}
     problems = []
     for (name, these), (other, those) in combinations(sides, 2):
+        where = f"{name} and {other}"
+        reported = equal.union(inputs.leaks.get(where, {}).get("same_content", ()))  # by the check `disjoint`
         pairs = near_duplicate_pairs([by_file[key] for key in these], [by_file[key] for key in those])
-        twins = [(these[left], those[right]) for left, right in pairs if these[left] != those[right]]
-        shown = write_shared(inputs, f"{name} and {other}", "look_alike", twins)
+        named = [(these[left], those[right]) for left, right in pairs]
+        twins = [(one, copy) for one, copy in named if (real_keys[one], real_keys[copy]) not in reported]
+        shown = write_shared(inputs, where, "look_alike", twins)
         if twins:
             message = f"{len(twins)} pairs of files of {name} and {other} look the same{shown}"
-            problems.append(SPLIT_NEAR.at(f"{name} and {other}", message, severity="warning"))
+            problems.append(SPLIT_NEAR.at(where, message, severity="warning"))
     return problems
 
 

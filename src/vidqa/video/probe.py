@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
     from av.video.stream import VideoStream
 
-FPS_TOLERANCE = 0.01  # relative; people write 30 for 29.97
 CLIPPED_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")  # Pillow's modes of values that exceed 8 bits
 THREADS = 8  # a probe waits for the disk; FFmpeg releases the GIL meanwhile
 Header = VideoMeta | ImageMeta | list[Problem]
@@ -112,15 +111,6 @@ def header_warnings(header: VideoMeta | ImageMeta, where: object) -> list[Proble
             message = f"its headers state no frame rate; {header.source_fps:g} frames per second are assumed"
             warnings.append((message, "Put it into a container: `ffmpeg -r RATE -i FILE -c copy NEW.mp4`."))
     return [MEDIA_READ_DIFFERENTLY.at(where, *warning, severity="warning") for warning in warnings]
-
-
-def fps_disagreement(meta: VideoMeta, claimed_fps: float | None, where: object) -> Problem | None:
-    """A warning when an annotation's video_fps differs from the file's by more than 1 %."""
-    if claimed_fps is None or abs(claimed_fps - meta.source_fps) <= FPS_TOLERANCE * meta.source_fps:
-        return None
-    message = f"video_fps is {claimed_fps:g}, the file has {meta.source_fps:g} frames per second, which are used"
-    remedy = "Correct video_fps in the annotations or remove it."
-    return MEDIA_READ_DIFFERENTLY.at(where, message, remedy, severity="warning")
 
 
 @dataclass(frozen=True, slots=True)

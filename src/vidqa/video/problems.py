@@ -33,11 +33,11 @@ MEDIA_KEYS = Code(
 )
 MEDIA_READ_DIFFERENTLY = Code(
     "MEDIA_READ_DIFFERENTLY",
-    "A video or image may be read differently than its author expects: its annotation states another frame rate than "
-    "its file, its headers state none, its first pictures depend on missing ones and are skipped, or values beyond 8 "
-    "bits are clipped to 0 to 255, as in transformers and Pillow.",
-    "No action needed if this is intended; otherwise correct video_fps or the file: set its rate with `ffmpeg -r RATE "
-    "-i FILE -c copy NEW.mp4`, cut the recording again at a keyframe, save the image with 8 bits.",
+    "A video or image may be read differently than its author expects: its annotation states another frame rate or a "
+    "later end than its file has, its headers state no rate, its first pictures depend on missing ones and are "
+    "skipped, or values beyond 8 bits are clipped to 0 to 255, as in transformers and Pillow.",
+    "No action needed if this is intended; otherwise correct video_fps, video_end or the file: set its rate with "
+    "`ffmpeg -r RATE -i FILE -c copy NEW.mp4`, cut the recording again at a keyframe, save the image with 8 bits.",
 )
 MEDIA_TOO_NARROW = Code(
     "MEDIA_TOO_NARROW",

@@ -331,11 +331,13 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     assert (problem.code, "0xff" in problem.message) == ("DATA_SYNTAX", True)
 
 
-@pytest.mark.parametrize("name", ["none.json", "", "."])
+@pytest.mark.parametrize("name", ["none.json", "", ".", "s-{0..1}.tar", "s-*.tar"])
 def test_missing_annotation_files(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their full path is named, not only the part that the user wrote."""
     monkeypatch.chdir(tmp_path)
     (problem,) = check_records(name)[1]
     assert problem.code == "DATA_FILE_MISSING"
+    assert problem.where == (str(tmp_path / name.replace("{0..1}", "0")) if name else "annotation_path")
 
 
 def test_missing_media_folder(root: Path) -> None:

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vidqa.core.files import absolute
 from vidqa.data.hub_card import front_matter
 from vidqa.data.problems import FILE_MISSING, SPLIT
 
@@ -90,7 +91,9 @@ def files_of(folder: Path, subset: str, split: str) -> list[Path]:
         raise SPLIT.error(folder, f"{what}split {split or 'any'!r} does not exist; there are: {names}")
     files = by_split[split] if split else next(iter(by_split.values()))
     if missing := [file for file in files if not file.is_file()]:
-        raise FILE_MISSING.error(missing[0], f"state.json lists it, but {len(missing)} of {len(files)} are missing")
+        raise FILE_MISSING.error(
+            absolute(missing[0]), f"state.json lists it, but {len(missing)} of {len(files)} are missing"
+        )
     return files
 
 

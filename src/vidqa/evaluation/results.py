@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vidqa.core.files import read_object
+from vidqa.core.files import absolute, read_object
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.data.problems import EMPTY, OUTPUT_EXISTS, ProblemCollector
 from vidqa.data.reader import BOM, Fault, json_rows
@@ -219,7 +219,7 @@ def read_evaluation(place: Path) -> tuple[list[Item], list[Problem]]:
     elif place.is_dir() and (files := list(_files_of_videos(place))):
         items, problems = _read_video_files(place, files)
     else:
-        raise RESULTS_FOLDER.error(place, "there is no such file, and no folder of answers by video")
+        raise RESULTS_FOLDER.error(absolute(place), "there is no such file, and no folder of answers by video")
     if any(problem.severity == "error" for problem in problems):
         raise ProblemError(problems)
     if items and not any(item["response"] or item["gt"] for item in items):

@@ -190,7 +190,7 @@ def _files(place: str) -> list[tuple[str, str]]:
     if is_archive(place) or archive_and_member(place):
         return [(ref.kind, ref.key) for record in load_records(place, need_answers=False) for ref in record.media]
     if not os.path.exists(place):
-        raise MEDIA_MISSING.error(place, "there is no such file or folder", "correct its name")
+        raise MEDIA_MISSING.error(absolute(place), "there is no such file or folder", "correct its name")
     media = [(str(kind_of(file)), file) for file in sorted(media_below(place))] if os.path.isdir(place) else []
     if kind := kind_of(place):
         media.append((kind, place))
@@ -242,7 +242,9 @@ def lines_of(path: Path) -> list[str]:
         with open_plain(path) as file:
             lines = [line.strip() for line in file.read().decode("utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as unreadable:
-        raise FILE_MISSING.error(path, f"it cannot be read as text: {unreadable}", "name a text file") from unreadable
+        raise FILE_MISSING.error(
+            absolute(path), f"it cannot be read as text: {unreadable}", "name a text file"
+        ) from unreadable
     if not any(lines):
         raise EMPTY.error(path, "it contains no question", "write one question per line")
     return [line for line in lines if line]

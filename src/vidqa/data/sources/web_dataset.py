@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.files import content_hash
+from vidqa.core.files import absolute, content_hash
 from vidqa.data.archive import READ_ERRORS, is_archive
 from vidqa.data.foreign_rows import MEDIA
 from vidqa.data.media import MediaSource, kind_of, media_source
@@ -130,9 +130,9 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
     """Open the shards. `media_path` is the folder of media outside of the shards. Raises DATA_FILE_MISSING."""
     shards = shards_of(path)
     if not shards:
-        raise FILE_MISSING.error(path, "there is no such shard")
+        raise FILE_MISSING.error(absolute(path), "there is no such shard")
     if missing := [shard for shard in shards if not shard.is_file()]:
-        raise FILE_MISSING.error(missing[0], f"{len(missing)} of {len(shards)} shards are missing")
+        raise FILE_MISSING.error(absolute(missing[0]), f"{len(missing)} of {len(shards)} shards are missing")
     paths = [Path(os.path.abspath(shard)) for shard in shards]
     folder = Path(os.path.commonpath([shard.parent for shard in paths]))
     media = media_source(folder / "shards", media_path, root_mode=False) if media_path else MediaSource(str(folder))

@@ -110,6 +110,11 @@ _CALLED_RIGHT = re.compile(
     r"|を選|를 선택|을 선택)",
     re.IGNORECASE,
 )
+# "Is it A? No. Is it B? Yes.", but not "Is A shown? Yes."
+_ASKED = re.compile(
+    rf"(?:^|[.!?\n])\s*(?:is\s+(?:it|the\s+(?:\w+\s+)?answer)\s+)?(?:option\s+)?{_TOKEN}\s*\?\s*yes\s*(?=[.,;!\n]|$)",
+    re.IGNORECASE,
+)
 _BRACKETED = re.compile(r"(?P<open>\()(?P<letter>[A-Z])(?P<close>\))")
 _CAPITAL = re.compile(rf"(?<![{_LATIN}_'])([A-Z]){_EDGE}")
 _VERB = re.compile(r"\s(?:is|seems|looks|must|would|es|est|ist)\b", re.IGNORECASE)
@@ -150,8 +155,8 @@ _DENIED = re.compile(
 )
 _UNSURE = re.compile(r"\b(?:might|may|could|maybe|perhaps|possibly)\b", re.IGNORECASE)
 _CONDITION = re.compile(r"\b(?:if|unless|whether)\b(?!.*\bbut\b)", re.IGNORECASE | re.DOTALL)
-RETRACTION = r"\b(?:wait|hold on|actually|correction|scratch that|on second thoughts?|or rather|i mean|sorry|oops)\b"
-_TAKEN_BACK = re.compile(rf"{RETRACTION}|\blet me re\w+", re.IGNORECASE)
+RETRACTION = r"(?:wait|hold on|actually|correction|scratch that|on second thoughts?|or rather|i mean|sorry|oops)"
+_TAKEN_BACK = re.compile(rf"\b{RETRACTION}\b|\blet me re\w+", re.IGNORECASE)
 _REASON = ("", "because", "since", "as", "for", "and", "or", "is", "but", "which", "so", "due", "not")
 
 
@@ -256,7 +261,7 @@ def _last_option(lines: list[str], options: dict[str, str]) -> str | None:
 
 
 def _cued(text: str, options: dict[str, str]) -> str | None:
-    """The last letter after "the answer is"; else the only one that is called right."""
+    """The last letter after "the answer is"; else the only one that is called right, or asked about and affirmed."""
     answers, last_end = list[str](), 0
     for cue in _ANSWER_CUE.finditer(text):
         is_answer = "answer" in cue[0].lower()
@@ -270,6 +275,10 @@ def _cued(text: str, options: dict[str, str]) -> str | None:
     right = {letter for cue in _CALLED_RIGHT.finditer(text) if (letter := _cued_letter(cue, text, options))}
     if answers and _TAKEN_BACK.search(text, last_end):
         raise Unclear
+    if not answers and not right and "?" in text and (asked := list(_ASKED.finditer(text))):
+        if _TAKEN_BACK.search(text, asked[-1].end()):
+            raise Unclear
+        right = {match["letter"].upper() for match in asked}
     if (answers and not answers[-1]) or len(right) > 1 or (answers and right - {answers[-1]}):
         raise Unclear
     return answers[-1] if answers else next(iter(right), None)

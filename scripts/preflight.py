@@ -67,7 +67,7 @@ def main(options: argparse.Namespace) -> Result:
         fixed = fix_annotations(o.spec, report.action, o.fix)
         result.data["fix"] = fixed.as_dict()
         result.text += f"\n\n{fixed.text}"
-        use = ["--set", f"{fixed.key}={fixed.path.absolute()}"]
+        use = [word for key, value in fixed.settings.items() for word in ("--set", f"{key}={value}")]
         result.next = [command("build_spec", report.action, "--override", o.spec, *use, "--out", o.spec)]
     elif result.code == 0:
         onward = ["--spec", o.spec, "--platform", o.platform, *repeated(o, "site", "image", "nodes", "engine")]

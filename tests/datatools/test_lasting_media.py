@@ -73,6 +73,19 @@ def test_a_column_of_bytes_alone_holds_media(table: Path, tmp_path: Path) -> Non
     assert contents(tmp_path / "out") == HELD
 
 
+def test_a_renamed_column_holds_media_and_an_empty_one_none(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with a cache at a path relative to the working folder."""
+    rows = pyarrow.parquet.read_table(table).to_pylist()
+    rows = [{**row, "recording": row.pop("video"), "image": {"bytes": None, "path": None}} for row in rows]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), table)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VIDQA_CACHE_DIR", "cache")
+    convert(table, tmp_path / "out", "llava", columns={"video": "recording"})
+    assert contents(tmp_path / "out") == HELD
+
+
 def test_the_parts_of_a_split_hold_them(table: Path, tmp_path: Path) -> None:
     split = split_dataset(table, "", tmp_path / "parts", 0.4, 0, "kind", ignore_looks=True)
     assert split.is_rooted and split.written

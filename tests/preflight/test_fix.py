@@ -18,6 +18,7 @@ import pytest
 from tests.preflight.corpus import Case
 from tests.preflight.test_preflight import SCRIPT
 from tests.programs import run_here
+from vidqa.core.environment import cache_folder
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.data import load_records
 from vidqa.preflight.fix import fix_annotations
@@ -77,7 +78,19 @@ def test_rows_of_a_table_become_rows_of_a_file(case: Case) -> None:
     case.spec |= {"custom.train_dataset.annotation_path": str(table.parent), "custom.train_dataset.media_path": ""}
     fixed = fix_annotations(case.write(), "train", case.folder / "fixed.json")
     assert fixed.counts == {"field": len(rows)} and "when left out" in fixed.text
-    assert len(load_records(case.folder / "fixed.json", table.parent)) == len(rows)
+    assert list(fixed.settings.values()) == [str(case.folder / "fixed.json"), str(table.parent)]
+    assert len(load_records(*fixed.settings.values())) == len(rows)
+
+
+def test_media_inside_a_table_become_files_beside_the_new_file(case: Case) -> None:
+    """The cache that holds them meanwhile may be emptied."""
+    rows = [{**row, "video": {"bytes": (case.media / row["video"]).read_bytes()}} for row in case.train]
+    pq.write_table(pa.Table.from_pylist(rows), case.folder / "train.parquet")
+    case.spec["custom.train_dataset.annotation_path"] = str(case.folder / "train.parquet")
+    fixed = fix_annotations(case.write(), "train", case.folder / "fixed" / "train.json")
+    shutil.rmtree(cache_folder() / "archives")
+    paths = [Path(record.media[0].path) for record in load_records(*fixed.settings.values())]
+    assert [path.read_bytes() for path in paths] == [row["video"]["bytes"] for row in rows]
 
 
 def test_jsonl_with_a_bad_line(case: Case) -> None:

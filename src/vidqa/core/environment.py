@@ -77,7 +77,7 @@ def jobs_folder() -> Path:
 
 def cache_folder() -> Path:
     """The folder of the frame cache, media probes and code compiled by torch."""
-    return Path(os.environ.get("VIDQA_CACHE_DIR") or Path.home() / ".cache" / "vidqa")
+    return Path(os.environ.get("VIDQA_CACHE_DIR") or Path.home() / ".cache" / "vidqa").absolute()
 
 
 def rank() -> int:

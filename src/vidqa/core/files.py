@@ -215,6 +215,16 @@ def _stamp(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
+def link_or_copy(path: str, target: Path) -> None:
+    """Make `target` a hard link to a file, or a copy if it is on another disk."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(path, target)
+    except OSError:
+        with replacing(target) as temporary:
+            shutil.copyfile(path, temporary)
+
+
 def write_link(path: Path, target: str) -> None:
     """Write a symbolic link to `target`, a path relative to the link's own folder."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -120,7 +120,7 @@ def table_rows(file: Path, collector: ProblemCollector) -> Iterator[dict[str, An
     """Yield the rows of a parquet file, or of an Arrow file of `save_to_disk`, without empty fields."""
     with _broken_table_reported(file, collector), _opened(file) as (_, batches):
         for batch in batches:
-            yield from map(_filled, batch.to_pylist())
+            yield from (_filled(row) or {} for row in batch.to_pylist())
 
 
 def table_length(file: Path, collector: ProblemCollector) -> int:
@@ -145,15 +145,16 @@ def _broken_table_reported(file: Path, collector: ProblemCollector) -> Iterator[
         collector.add(SYNTAX, str(file), f"{type(broken).__name__}: {str(broken)[:200]}")
 
 
-def has_bytes(files: Sequence[Path]) -> bool:
+def has_bytes(files: Sequence[Path], renamed: Mapping[str, str]) -> bool:
     """Whether a column holds media themselves: bytes alone, or the type of Video and Image columns. False if the file
     cannot be read, which reading the rows reports."""
     import pyarrow as pa
 
+    names = {renamed.get(field, field) for field in MEDIA}
     with suppress(pa.ArrowException, OSError, ValueError):
         for file in files[:1]:
             with _opened(file) as (schema, _):
-                return any(_holds_bytes(column.type) for column in schema if column.name in MEDIA)
+                return any(_holds_bytes(column.type) for column in schema if column.name in names)
     return False
 
 
@@ -183,7 +184,7 @@ def _opened(file: Path) -> Iterator[tuple[Any, Iterator[Any]]]:
 
 
 def _filled(value: Any) -> Any:
-    """The value without the null fields that a table gives every row."""
+    """The value without the null fields that a table gives every row; None for a struct of nulls alone."""
     if isinstance(value, dict):
-        return {name: _filled(inner) for name, inner in value.items() if inner is not None}
+        return {name: filled for name, inner in value.items() if (filled := _filled(inner)) is not None} or None
     return [_filled(inner) for inner in value] if isinstance(value, list) else value

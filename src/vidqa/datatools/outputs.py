@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.files import replacing
+from vidqa.core.files import link_or_copy, replacing
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.conversation import KIND_FIELDS, TAG, TURN_KEYS, turns_field
 from vidqa.data.foreign_rows import is_json
@@ -201,7 +200,8 @@ def write_new(files: Mapping[Path, bytes], media: Mapping[Path, str] = NO_MEDIA)
     if other:
         raise ProblemError([OUTPUT_EXISTS.at(path, "the file exists with other content") for path in other])
     for path, cached in new_media.items():
-        _place(path, cached)
+        with _refusal_reported(path):
+            link_or_copy(cached, path)
     new = [path for path, content in there.items() if content is None]
     for path in new:
         _write(path, files[path])
@@ -227,17 +227,6 @@ def write_page(path: Path, html: str) -> None:
 def _write(path: Path, content: bytes) -> None:
     with _refusal_reported(path), replacing(path) as temporary:
         temporary.write_bytes(content)
-
-
-def _place(path: Path, cached: str) -> None:
-    """Make a hard link to a cached file, or a copy if it is on another disk."""
-    with _refusal_reported(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(cached, path)
-        except OSError:
-            with replacing(path) as temporary:
-                shutil.copyfile(cached, temporary)
 
 
 @contextmanager

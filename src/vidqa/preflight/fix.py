@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.core import actions
-from vidqa.core.files import write_json
+from vidqa.core.files import link_or_copy, write_json
 from vidqa.core.problem import Problem, raise_errors
 from vidqa.data import problems as codes
 from vidqa.data.claims import fps_differs
@@ -20,8 +21,9 @@ from vidqa.data.load import Pair, named_by_path
 from vidqa.data.media import MediaSource
 from vidqa.data.parse import RowReader
 from vidqa.data.problems import ProblemCollector
-from vidqa.data.record import Record
+from vidqa.data.record import MediaRef, Record
 from vidqa.data.sources import open_source
+from vidqa.data.storage import stage_set
 from vidqa.preflight import media_probe
 from vidqa.spec.keys import value_at
 from vidqa.video.probe import probe_many
@@ -35,12 +37,12 @@ Row = dict[str, Any]
 
 @dataclass
 class FixReport:
-    """The result of a correction: the spec's key of the file, paths, counts, and every change with its place in the
-    original file."""
+    """The result of a correction: paths, counts, every change with its place in the original file, and the spec's keys
+    that use the new file and find its media."""
 
-    key: str
     path: Path
     original: Path
+    settings: dict[str, str]
     records: int = 0
     dropped: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -77,14 +79,15 @@ def fix_annotations(spec_path: Path, action: str, target: Path) -> FixReport:
     if target.exists():
         raise codes.OUTPUT_EXISTS.error(target, "a file of this name exists already", "give a new file with --fix")
     run_spec, (data, *_) = spec.load(spec_path, action), actions.action(action).data
-    path, media_path = value_at(run_spec, data.annotations), value_at(run_spec, data.media)
-    source = open_source(path, str(media_path))
+    source = open_source(*stage_set(value_at(run_spec, data.annotations), value_at(run_spec, data.media)))
     original = source.path
     findings = ProblemCollector(str(original))
     rows = list(source.rows(findings))
     if not rows:
         raise_errors(findings.problems)
-    fixed = FixReport(data.annotations, target, original)
+    fixed = FixReport(target, original, {data.annotations: str(target.absolute())})
+    if not value_at(run_spec, data.media) and not source.media.in_tables:
+        fixed.settings[data.media] = source.media.root
     for unread in findings.problems:
         fixed.leave_out(unread.where, unread.message)
     fixer = _RowFixer(replace(source.media, closed=False), fixed, _broken_before(spec_path))
@@ -173,11 +176,23 @@ class _RowFixer:
 
     def _for_json(self, pair: Pair, place: str) -> Row:
         """The row for a JSON file: without non-JSON values, and with media named by their paths."""
-        row = named_by_path(pair, self.source.root).row if self.source.named is not None else pair.row
+        row = pair.row
+        if self.source.in_tables or self.source.named is not None:
+            media = tuple(map(self._outside_cache, pair.record.media))
+            row = named_by_path(Pair(row, replace(pair.record, media=media)), self.source.root).row
         for name in [name for name, value in row.items() if not is_json(value)]:
             self.fixed.note("field", place, f"{name} left out: it is not JSON")
             row = {field: value for field, value in row.items() if field != name}
         return row
+
+    def _outside_cache(self, ref: MediaRef) -> MediaRef:
+        """A medium of a table beside the new file, because the cache may be emptied; any other as it is."""
+        if not self.source.in_tables or ref.path != os.path.join(self.source.root, ref.written):
+            return ref
+        path = self.fixed.path.absolute().parent / "media" / ref.written  # named by content
+        if not path.exists():
+            link_or_copy(ref.path, path)
+        return replace(ref, path=str(path))
 
     def _set_id(self, row: Row, index: int) -> None:
         written = str(row["id"]) if _has_id(row) else None

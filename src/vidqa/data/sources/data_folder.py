@@ -41,7 +41,7 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
     folder = Path(place)
     subset, cuts = subset_and_cuts(part, place)
     files = [files_of(folder, subset, cut.name) for cut in cuts]
-    embedded = _embedded([file for of_cut in files for file in of_cut], media_path or _home(folder))
+    embedded = _embedded([file for of_cut in files for file in of_cut], media_path or _home(folder), renamed)
     media = MediaSource(str(embedded.folder), in_tables=True) if embedded else _media(folder, subset, media_path)
 
     def rows(collector: ProblemCollector) -> Rows:
@@ -73,10 +73,10 @@ def _home(folder: Path) -> Path:
     return folder if folder.is_dir() else folder.parent
 
 
-def _embedded(files: Sequence[Path], elsewhere: str | Path) -> EmbeddedMedia | None:
+def _embedded(files: Sequence[Path], elsewhere: str | Path, renamed: Names) -> EmbeddedMedia | None:
     """The cache folder for media that tables hold as bytes; None if there are none."""
     tables = [file for file in files if file.suffix in TABLES]
-    if not has_bytes(tables):
+    if not has_bytes(tables, renamed):
         return None
     key = hashlib.sha256("\n".join(map(content_hash, tables)).encode()).hexdigest()[:32]
     return EmbeddedMedia(key, absolute(elsewhere))

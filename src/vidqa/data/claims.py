@@ -36,7 +36,7 @@ def disagreements(records: Iterable[Record], headers: Mapping[str, Header]) -> l
 
 
 def _difference(meta: VideoMeta, name: str, value: float) -> str:
-    """What the file has instead of a stated value; empty if they agree."""
+    """A message part about what the file has instead of a stated value; empty if they agree."""
     if name == "video_end":
         is_later = value > meta.duration_s + 1 / meta.source_fps
         return f"the video ends at {meta.duration_s:g} s, where the used part ends" if is_later else ""

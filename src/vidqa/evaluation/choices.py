@@ -111,7 +111,7 @@ _CALLED_RIGHT = re.compile(
     re.IGNORECASE,
 )
 # "Is it A? No. Is it B? Yes.", but not "Is A shown? Yes."
-_ASKED = re.compile(
+_AFFIRMED = re.compile(
     rf"(?:^|[.!?\n])\s*(?:is\s+(?:it|the\s+(?:\w+\s+)?answer)\s+)?(?:option\s+)?{_TOKEN}\s*\?\s*yes\s*(?=[.,;!\n]|$)",
     re.IGNORECASE,
 )
@@ -275,10 +275,10 @@ def _cued(text: str, options: dict[str, str]) -> str | None:
     right = {letter for cue in _CALLED_RIGHT.finditer(text) if (letter := _cued_letter(cue, text, options))}
     if answers and _TAKEN_BACK.search(text, last_end):
         raise Unclear
-    if not answers and not right and "?" in text and (asked := list(_ASKED.finditer(text))):
-        if _TAKEN_BACK.search(text, asked[-1].end()):
+    if not answers and not right and "?" in text and (affirmed := list(_AFFIRMED.finditer(text))):
+        if _TAKEN_BACK.search(text, affirmed[-1].end()):
             raise Unclear
-        right = {match["letter"].upper() for match in asked}
+        right = {match["letter"].upper() for match in affirmed}
     if (answers and not answers[-1]) or len(right) > 1 or (answers and right - {answers[-1]}):
         raise Unclear
     return answers[-1] if answers else next(iter(right), None)

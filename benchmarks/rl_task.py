@@ -51,6 +51,7 @@ from vidqa.video.encode import write_h264
 
 CASES = {"rewarded": "train", "shuffled": "shuffled", "black": "black", "skewed": "skewed", "balanced": "skewed"}
 STEPS, WINDOW = 200, 20  # steps of GRPO; steps averaged in a point of a curve
+TINY_SFT_STEPS = 50  # of SFT in a rehearsal: rewards vary after it, or GRPO would end
 SHARE = 0.8  # share of the records of `skewed` with the letter A
 LIMIT_S = 3000
 HELD_OUT = {
@@ -88,7 +89,7 @@ def prepare(place: Path, seed: int, steps: int) -> None:
         write_cases(data, random.Random(seed))
         tiny_model(place / "model", data, seed, GAIN)
     values = {"policy.model_name_or_path": place / "model", "train.seed": seed, **data_keys("train", data / "sft")}
-    train("train", place / "sft", RL_SFT, values, RL_SFT["train.max_num_steps"] if steps == STEPS else steps)
+    train("train", place / "sft", RL_SFT, values, RL_SFT["train.max_num_steps"] if steps == STEPS else TINY_SFT_STEPS)
 
 
 def write_cases(data: Path, rng: random.Random) -> None:

@@ -11,6 +11,7 @@ process whose pool starts them, which has imported their transform: torch costs 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import fcntl
 import gc
@@ -21,10 +22,12 @@ import json
 import os
 import runpy
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Iterator
@@ -53,6 +56,9 @@ FOLDERS = ("tests", "benchmarks")  # of this repository: their programs start th
 DECODE_WORKER = "decode-worker"  # the name of a forked one, whose command line is its parent's
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED = "VIDQA_TESTS_SHARED"  # names the folder of a whole test session, which conftest.py creates
+if SHARED not in os.environ:  # a benchmark
+    os.environ[SHARED] = tempfile.mkdtemp(prefix="vidqa-tests-")
+    atexit.register(shutil.rmtree, os.environ[SHARED], ignore_errors=True)
 REQUEST_BYTES = 1 << 17
 ROOM, ROOM_BYTES = "FORKED_ROOM", 1 << 15  # free space where /proc shows the environment, for those of the forks
 EXECUTE = subprocess.Popen._execute_child

@@ -167,6 +167,7 @@ def test_a_function_of_ones_own_gives_a_number_and_parts(tmp_path: Path) -> None
         ("return float('inf')", "inf"),
         ("return 10**400", "not a number"),
         ("return 1.0, {'part': float('nan')}", ""),
+        ("return 1.0, {'own': 0.5}", "gave the part 'own'"),
         ("raise SystemExit(0)", ""),
         ("os._exit(0)", ""),
         ("time.sleep(60)", "took more than 1 s"),
@@ -180,6 +181,16 @@ def test_what_a_function_does_wrong_names_the_record(tmp_path: Path, body: str, 
     assert message in raised.value.problems[0].message
     assert "set.json[0] (id r1)" in raised.value.problems[0].where
     assert time.monotonic() - started < 40
+
+
+def test_a_file_that_is_slow_to_import_is_told_from_a_slow_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vidqa.evaluation.rewards.START_S", 0.5)
+    function = own(tmp_path, "return 1.0\ntime.sleep(60)")
+    with pytest.raises(ProblemError) as raised, Rewards([function], NO_PENALTY, 10, 30.0) as rewards:
+        rewards(Completion(record(COLOURS, "B"), "x"))
+    assert "importing it took more than 0.5 s" in raised.value.problems[0].message
 
 
 def test_what_a_function_starts_ends_with_it(tmp_path: Path) -> None:

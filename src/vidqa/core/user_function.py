@@ -104,7 +104,7 @@ class UserFunction:
 
     def _message(self, *kinds: str, limit_s: float | None = None) -> tuple[str, Any]:
         """Read the next message, which must be of one of these kinds."""
-        line = self._line(None if limit_s is None else time.monotonic() + limit_s)
+        line = self._line(limit_s)
         self._count += 1
         try:
             match json.loads(line):
@@ -117,9 +117,10 @@ class UserFunction:
         message = f"message {self._count} of its process is not from this program: {line[:80]!r}"
         raise UserFunctionError(message)
 
-    def _line(self, deadline: float | None) -> bytes:
+    def _line(self, limit_s: float | None) -> bytes:
         """Read the next line of the process. Also waits for the process to end, because its forked children may hold
         the socket open longer."""
+        deadline = None if limit_s is None else time.monotonic() + limit_s
         with selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
             selector.register(self._ended, selectors.EVENT_READ)
@@ -127,7 +128,7 @@ class UserFunction:
                 left = None if deadline is None else max(deadline - time.monotonic(), 0)
                 ready = {key.fd for key, _ in selector.select(left)}
                 if not ready:
-                    raise UserFunctionTimeout("it timed out")
+                    raise UserFunctionTimeout(f"{'importing ' if self._count < 0 else ''}it took more than {limit_s:g} s")
                 chunk = self._received() if self._socket.fileno() in ready else b""
                 if not chunk:
                     self.close()

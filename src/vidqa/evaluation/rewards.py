@@ -13,7 +13,7 @@ from typing import Any
 
 from vidqa.core.files import absolute
 from vidqa.core.problem import Problem
-from vidqa.core.user_function import UserFunction, UserFunctionError, UserFunctionTimeout, is_number
+from vidqa.core.user_function import UserFunction, UserFunctionError, is_number
 from vidqa.data.problems import USER_FUNCTION
 from vidqa.data.record import Record, Turn
 from vidqa.evaluation.answers import final_answer, parse_expected
@@ -128,9 +128,8 @@ class UserReward:
             value = self.process.call(arguments, limit_s=self.timeout_s, objects=[1])
         except UserFunctionError as failed:
             self.close()
-            is_late = isinstance(failed, UserFunctionTimeout)
-            why = f"it took more than {self.timeout_s:g} s" if is_late else f"{failed.message} {failed.where}".rstrip()
-            raise USER_FUNCTION.error(record.place, f"{self.name}: {why}") from None
+            message = f"{self.name}: {failed.message} {failed.where}".rstrip()
+            raise USER_FUNCTION.error(record.place, message) from None
         number, parts = value if isinstance(value, list) and len(value) == 2 else (value, {})
         if not isinstance(parts, dict) or not all(map(is_number, (number, *parts.values()))):
             message = f"{self.name} gave {str(value)[:100]!r}, not a number or (number, table of numbers)"
@@ -160,6 +159,7 @@ class Rewards:
         self.weights = reward_weights(reward_function)
         self.overlong, self.longest = policy.overlong_reward, longest
         self.users = {name: UserReward(name, timeout_s) for name in self.weights if name not in REWARDS}
+        self.names = {*map(reward_part, self.weights), *([OVERLONG] if self.overlong.enable_overlong_penalty else [])}
 
     def __enter__(self) -> Rewards:
         return self
@@ -174,6 +174,9 @@ class Rewards:
         for name, weight in self.weights.items():
             user, part = self.users.get(name), reward_part(name)
             value, more = user(completion) if user else (BUILT_IN[part](completion), {})
+            if twice := sorted(more.keys() & (self.names | parts.keys())):
+                message = f"{name} gave the part {twice[0]!r}, which another reward or part is named"
+                raise USER_FUNCTION.error(completion.record.place, message)
             parts |= {part: value, **more}
             total += weight * value
         if self.overlong.enable_overlong_penalty:

@@ -203,7 +203,7 @@ def grpo_rules(spec: GrpoSpec) -> Iterator[Problem]:
     if policy.unbiased_loss_max_tokens and policy.loss_type != "seq-mean-token-sum":
         message = f"unbiased_loss_max_tokens is set, and loss_type is {policy.loss_type}"
         key = "train.train_policy.unbiased_loss_max_tokens"
-        yield codes.NO_EFFECT.at(key, message, "remove it", severity="warning")
+        yield codes.NO_EFFECT.at(key, message, "set loss_type to seq-mean-token-sum, or remove it", severity="warning")
     if valid.enable and valid.n_generation > 1 and valid.temperature == 0:
         message = f"validation.n_generation is {valid.n_generation} and validation.temperature is 0: all are the same"
         yield codes.VALUE.at("validation.n_generation", message, "set it to 1, or raise validation.temperature")

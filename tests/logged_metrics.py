@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vidqa.core.metric_names import ANSWERED, COUNTS, GPU, PHASES, POLICY, POLICY_MAXIMA, REWARD, UPDATE
+from vidqa.core.metric_names import ANSWERED, COUNTS, GPU, PHASES, POLICY, POLICY_MAXIMA, REWARD, REWARD_STD, UPDATE
 
 COMPLETIONS = ("reward", "reward_std", "length", "length_max", "truncated")
 OF_GRPO = (
@@ -12,7 +12,7 @@ OF_GRPO = (
     *(f"perf/{name}_s" for name in (*PHASES, "step")),
     "perf/tokens_per_s",
     *GPU,
-    REWARD,
+    *(REWARD, REWARD_STD),
     *ANSWERED,
     "val/length",
     "val/questions",

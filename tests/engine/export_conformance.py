@@ -25,18 +25,18 @@ from tiny_world import tiny_data, tiny_model, tiny_spec
 from transformers import AutoModelForImageTextToText
 
 from vidqa.core.problem import ProblemError
-from vidqa.core.run_folder import RunFolder
+from vidqa.core.run_folder import MERGED_LORA, OF_ONE_EXPORT, RunFolder
 from vidqa.data import load_records
 from vidqa.engine import distributed
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.pixels import resize_frames
 from vidqa.engine.distributed import World, local_part
-from vidqa.engine.export import format_of
 from vidqa.engine.export._base import ExportFormat, Trained
 from vidqa.engine.export.adapter import ADAPTER, MERGED, merged_adapter
 from vidqa.engine.export.proof import prove_loss, stock_loss
 from vidqa.engine.loading.load import load_sharded
 from vidqa.engine.training.checkpoint import run_weights, sharded_parameters
+from vidqa.planning.adapters import CONFIG
 from vidqa.planning.budget.activation_checkpointing import NO_RECOMPUTE
 from vidqa.planning.samples import Planner, Sample, training_planner
 from vidqa.spec import load
@@ -90,6 +90,8 @@ class Place:
 def place(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("exports")
     base, root = tiny_model(folder), tiny_data(folder, clips=1)
+    for name in OF_ONE_EXPORT:  # the base is an export, of a merged adapter
+        (base / name).write_text("{}")
     spec = load(tiny_spec(folder, base, root, kind.spec), "train")
     planner = training_planner(spec, base)
     sample = planner.plan(load_records(root / "annotations.json", root))[0][0]
@@ -116,10 +118,11 @@ def place(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plac
         yield Place(kind.format, trained, world, export, planner, sample, frames, loss)
 
 
-def test_an_export_is_told_by_its_files(place: Place) -> None:
+def test_an_export_has_the_files_of_its_format_and_none_about_its_base(place: Place) -> None:
     held = {path.name for path in place.folder.iterdir()}
-    assert {place.format.config, f"{place.format.stem}.safetensors"} <= held
-    assert format_of(place.folder) is place.format
+    config = CONFIG if place.format is ADAPTER else "config.json"
+    assert {config, f"{place.format.stem}.safetensors"} <= held
+    assert held & set(OF_ONE_EXPORT) == ({MERGED_LORA} if place.format is MERGED else set())
     assert {"tokenizer.json", "tokenizer_config.json", "processor_config.json", "chat_template.jinja"} <= held
     assert find_export(place.trained.exports.parent, "step_1") == place.folder
 

@@ -85,6 +85,11 @@ def test_validation_is_compared_with_its_start_and_its_error() -> None:
     assert stopping.update({**start, "val/accuracy": 0.4}) and stopping.stopping_rule == "validation_below_start"
     resumed = EarlyStopping(rules(patience=1), stopping.facts())
     assert resumed.update({**start, "val/accuracy": 0.4}) and resumed.stopping_rule
+    # Rewards have any range: their own deviation counts, here 0.28 of the difference of the means.
+    rewards = {"val/reward": 6.0, "val/reward_std": 2.0, "val/questions": 100.0}
+    stopping = EarlyStopping(rules(), {})
+    warnings = [bool(stopping.update({**rewards, "val/reward": reward})) for reward in (6.0, 5.5, 5.3)]
+    assert warnings == [False, False, True]
 
 
 def test_what_a_validation_waits_for_is_of_its_own_step() -> None:

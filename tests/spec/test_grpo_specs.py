@@ -204,6 +204,20 @@ def test_what_is_not_possible_is_refused(changes: dict[str, Any], code: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("key", "value", "needed"),
+    [
+        ("engine.stop.kl_above", 0.5, {"train.train_policy.kl_beta": 0.1}),
+        ("train.train_policy.filter_reward_metric", "accuracy", {"train.train_policy.variant": "dapo"}),
+        ("train.train_policy.unbiased_loss_max_tokens", 50, {"train.train_policy.loss_type": "seq-mean-token-sum"}),
+    ],
+)
+def test_a_key_that_needs_another_one_is_named_without_it(key: str, value: Any, needed: dict[str, Any]) -> None:
+    for table, named in (({**DATA, key: value}, [key]), ({**DATA, key: value, **needed}, [])):
+        warnings = resolve("grpo", [Layer("test", table)]).warnings
+        assert [warning.where for warning in warnings if warning.code == "SPEC_NO_EFFECT"] == named
+
+
+@pytest.mark.parametrize(
     "changes", [{"rollout.sampling_config.temperature": 0.7}, {"train.train_policy.temperature": 0.7}]
 )
 def test_the_temperature_that_is_not_set_follows_the_other(changes: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ metrics.json, depend on its questions: `vidqa.evaluation.metrics.score` names th
 from __future__ import annotations
 
 LOSS, ACCURACY, REWARD = "val/avg_loss", "val/accuracy", "val/reward"  # criteria for the best export
+REWARD_STD = "val/reward_std"  # over answers
 UPDATE = ("train/loss", "train/grad_norm", "train/lr")
 GPU = ("perf/mfu", "perf/memory_gib")  # with a GPU only
 ANSWERED = (ACCURACY, "val/truncated")  # if validation generates answers

@@ -200,10 +200,15 @@ def grpo_rules(spec: GrpoSpec) -> Iterator[Problem]:
         if reward_part(metric) not in names:
             message = f"filter_reward_metric is {metric!r}, and reward_function has {', '.join(sorted(names))}"
             yield codes.VALUE.at("train.train_policy.filter_reward_metric", message, REWARD_NAMES)
-    if policy.unbiased_loss_max_tokens and policy.loss_type != "seq-mean-token-sum":
-        message = f"unbiased_loss_max_tokens is set, and loss_type is {policy.loss_type}"
-        key = "train.train_policy.unbiased_loss_max_tokens"
-        yield codes.NO_EFFECT.at(key, message, "set loss_type to seq-mean-token-sum, or remove it", severity="warning")
+    sums, longest = "seq-mean-token-sum", policy.unbiased_loss_max_tokens
+    for key, value, needed, is_used in (
+        ("engine.stop.kl_above", spec.engine.stop.kl_above, "kl_beta above 0", policy.kl_beta > 0),
+        ("train.train_policy.filter_reward_metric", metrics, "variant dapo", policy.variant == "dapo"),
+        ("train.train_policy.unbiased_loss_max_tokens", longest, f"loss_type {sums}", policy.loss_type == sums),
+    ):
+        if value and not is_used:
+            remedy = f"set {needed}, or remove it"
+            yield codes.NO_EFFECT.at(key, f"{key} is used only with {needed}", remedy, severity="warning")
     if valid.enable and valid.n_generation > 1 and valid.temperature == 0:
         message = f"validation.n_generation is {valid.n_generation} and validation.temperature is 0: all are the same"
         yield codes.VALUE.at("validation.n_generation", message, "set it to 1, or raise validation.temperature")

@@ -21,12 +21,11 @@ from vidqa.core.environment import take_parent
 from vidqa.core.files import read_object
 from vidqa.core.parent_death_signal import end_with
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.core.run_folder import EXPORT, PROOF, RunFolder
+from vidqa.core.run_folder import EXPORT, OF_ONE_EXPORT, RunFolder
 from vidqa.data import check_records
 from vidqa.engine.data.frames import open_frames
 from vidqa.engine.distributed import single_process_world
-from vidqa.engine.export import MERGED, format_of
-from vidqa.engine.export._base import ExportFormat
+from vidqa.engine.export import MERGED, format_for
 from vidqa.engine.export.adapter import ADAPTER, load_adapted, merged_adapter
 from vidqa.engine.export.proof import prove_loss, require_same_loss, stock_loss
 from vidqa.engine.model import DTYPES
@@ -38,8 +37,6 @@ from vidqa.planning.resume_compat import same_weights, weights_hash
 from vidqa.planning.samples import Planner, Sample, training_planner, validation_mode
 from vidqa.spec import load_training
 from vidqa.spec.models import TrainSpec
-
-OF_THE_RUN = (EXPORT, PROOF)  # the written export gets its own
 
 parser = Parser("Write an export of a run for others to use, and prove it.")
 parser.add_argument("--run", type=Path, required=True)
@@ -69,7 +66,7 @@ def main(options: Namespace) -> Result:
                 note(f"comparing the losses on the base in {precision} and on the one in {spec.train.param_dtype}")
                 loss, more = _losses_on_bases(options.export, base, loss, planner, sample, frames, dtype, world.device)
         else:
-            format, folder = copied(options.export, options.out)
+            format, folder = format_for(spec.policy.lora), copied(options.export, options.out)
         format.check(folder, base)
         note(f"loading it again for the loss of sample {sample.record.id} ({sample.length} tokens)")
         proof = prove_loss(format, folder, base, loss, planner, sample, frames, dtype, world.device, more)
@@ -114,16 +111,14 @@ def _require_same_base(base: Path, facts: dict[str, Any]) -> None:
         raise MODEL_BROKEN.error(base, message, "Restore the base model of the run in that folder.")
 
 
-def copied(export: Path, out: Path) -> tuple[ExportFormat, Path]:
+def copied(export: Path, out: Path) -> Path:
     """Copy the files of an export into a folder that is not yet published as `out`."""
-    format = format_of(export)
-    assert format, f"{export} is not an export"
     note(f"copying {export.name}")
     folder = RunFolder.begin(out.parent, out.name)
     for path in sorted(export.iterdir()):
-        if path.is_file() and not path.name.startswith(".") and path.name not in OF_THE_RUN:
+        if path.is_file() and not path.name.startswith(".") and path.name not in OF_ONE_EXPORT:
             shutil.copyfile(path, folder / path.name)
-    return format, folder
+    return folder
 
 
 def proof_sample(spec: TrainSpec, planner: Planner, sample_id: str) -> tuple[Sample, list[np.ndarray]]:

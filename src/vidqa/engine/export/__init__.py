@@ -16,17 +16,10 @@ from vidqa.engine.export.adapter import ADAPTER, MERGED
 from vidqa.engine.export.weights import WEIGHTS, load_quantized
 from vidqa.families import quantization_of, require_plain_weights
 
-FORMATS = (MERGED, WEIGHTS, ADAPTER)
-
 
 def format_for(lora: Any) -> ExportFormat:
     """The export format of a run with this `policy.lora`."""
     return WEIGHTS if lora is None else ADAPTER
-
-
-def format_of(export: Path) -> ExportFormat | None:
-    """The format of an export by its files; None if the folder is not an export."""
-    return next((format for format in FORMATS if (export / format.config).is_file()), None)
 
 
 def load_export(

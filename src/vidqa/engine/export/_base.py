@@ -34,8 +34,6 @@ class Trained:
 class ExportFormat:
     """An export format.
 
-    config                             a folder with this file is an export of this format; of several formats
-                                       the first in `FORMATS`
     stem                               its tensors are in `stem`.safetensors, or in several files and an index
     write(trained, name, world)        the folder of an export that is not published yet; every rank takes part.
                                        Raises ENGINE_SAVE_FAILED on all of them; earlier exports are unchanged
@@ -45,7 +43,6 @@ class ExportFormat:
     """
 
     name: str
-    config: str
     stem: str
     write: Callable[[Trained, str, World], Path]
     check: Callable[[Path, Path], None]

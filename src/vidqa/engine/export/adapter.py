@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from vidqa.core.files import read_object, write_json
+from vidqa.core.run_folder import MERGED_LORA
 from vidqa.engine.distributed import World
 from vidqa.engine.export._base import ExportFormat, Trained
 from vidqa.engine.export.weights import WEIGHTS, load_weights
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from peft import PeftModel  # with bitsandbytes beside it, importing it takes seconds
 
 STEM = "adapter_model"
-MARK = "merged.json"  # how it was merged: files of a whole model do not say whether an adapter was
 TIED = "tie_word_embeddings"
 OF_WHOLE_MODELS = ("config.json", "generation_config.json")  # with them the folder would look like a whole model
 
@@ -119,7 +119,7 @@ def _untie(model: Any) -> None:
     model.config.tie_word_embeddings = False
 
 
-ADAPTER = ExportFormat("adapter", CONFIG, STEM, _write, _check, _load)
+ADAPTER = ExportFormat("adapter", STEM, _write, _check, _load)
 
 
 def merged_adapter(exports: Path, base: Path, lora: Any, adapter: Path, dtype: torch.dtype, capped: Any) -> Trained:
@@ -141,7 +141,7 @@ def _write_merged(trained: Trained, name: str, world: World) -> Path:
     untied = "lm_head.weight" in trained.parameters and bool(read_json(trained.base, "config.json").get(TIED))
     if untied:
         _untie_settings(folder)
-    write_json(folder / MARK, {"schema_version": 1, "lora": trained.lora.model_dump(), "head_untied": untied})
+    write_json(folder / MERGED_LORA, {"schema_version": 1, "lora": trained.lora.model_dump(), "head_untied": untied})
     return folder
 
 
@@ -154,4 +154,4 @@ def _untie_settings(folder: Path) -> None:
     write_json(folder / "config.json", config)
 
 
-MERGED = ExportFormat("merged", MARK, WEIGHTS.stem, _write_merged, WEIGHTS.check, WEIGHTS.load)
+MERGED = ExportFormat("merged", WEIGHTS.stem, _write_merged, WEIGHTS.check, WEIGHTS.load)

@@ -79,4 +79,4 @@ def _load(export: Path, base: Path, dtype: torch.dtype, device: torch.device) ->
     return load_weights(export, dtype).to(device).eval()
 
 
-WEIGHTS = ExportFormat("weights", "config.json", STEM, _write, check_tensors, _load)
+WEIGHTS = ExportFormat("weights", STEM, _write, check_tensors, _load)

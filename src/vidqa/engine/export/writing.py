@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from vidqa.core.files import remove, write_json
 from vidqa.core.problem import ProblemError
-from vidqa.core.run_folder import RunFolder
+from vidqa.core.run_folder import OF_ONE_EXPORT, RunFolder
 from vidqa.engine.distributed import World, local_part
 from vidqa.engine.export._base import Trained
 from vidqa.engine.loading.freeze import base_name
@@ -193,11 +193,11 @@ def _write_at(handle: int, offset: int, values: torch.Tensor) -> None:
 
 
 def copy_settings(base: Path, folder: Path, capped: bool | None, without: Sequence[str] = ()) -> None:
-    """Copy config, tokenizer, chat template and processors of the base model. No code: plain transformers needs none,
-    and loading an export with trust_remote_code would run it. The video processor always states whether frames are
-    capped, since the default differs between versions of transformers."""
+    """Copy config, tokenizer, chat template and processors of the base model, which may be an export. No code: plain
+    transformers needs none, and loading an export with trust_remote_code would run it. The video processor always
+    states whether frames are capped, since the default differs between versions of transformers."""
     for path in base.iterdir():
-        if path.is_file() and _is_copied(path) and path.name not in without:
+        if path.is_file() and _is_copied(path) and path.name not in (*OF_ONE_EXPORT, *without):
             _copy_without_code(path, folder / path.name)
     family_of(base).write_frame_cap(folder, capped)
 

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from vidqa.core.metric_names import ACCURACY, COUNTS, PHASES, REWARD
+from vidqa.core.metric_names import ACCURACY, COUNTS, PHASES, REWARD, REWARD_STD
 from vidqa.engine.distributed import World
-from vidqa.engine.rl.rollout import Group, Rollouts
+from vidqa.engine.rl.rollout import Drawn, Group, Rollouts
 from vidqa.engine.rl.update import PackedUpdate
 from vidqa.engine.training.learner import StepOutcome, flops_of, peak_flops
 from vidqa.spec.models import GrpoSpec
@@ -57,25 +57,18 @@ class StepMeter:
             best, same_score = scores.max(), scores.max() == scores.min()
             same_reward = group.rewards.max() == group.rewards.min()
             counts += [1, number >= len(groups), same_reward, same_score and best > 0, same_score and best <= 0]
-            completions += [
-                (drawn.reward.total, len(drawn.token_ids), drawn.is_truncated, dict(drawn.reward.parts))
-                for drawn in group.drawn
-            ]
+            completions += [(*_measured(drawn), dict(drawn.reward.parts)) for drawn in group.drawn]
         by_rank = self.world.gather((counts, completions))
         completions = [completion for _, of_rank in by_rank for completion in of_rank]
-        rewards, lengths, truncated = np.array([row[:3] for row in completions], np.float64).reshape(-1, 3).T
         values = {
-            "rollout/reward": _mean(rewards),
-            "rollout/reward_std": float(rewards.std()) if len(rewards) else 0.0,
-            "rollout/length": _mean(lengths),
-            "rollout/length_max": float(lengths.max(initial=0)),
-            "rollout/truncated": _mean(truncated),
+            **_summary("rollout", [row[:3] for row in completions]),
+            "rollout/length_max": float(max((row[1] for row in completions), default=0)),
             **{f"rollout/{name}": float(count) for name, count in zip(COUNTS, sum(c for c, _ in by_rank), strict=True)},
         }
         parts = [completion[3] for completion in completions]
         for name in dict.fromkeys(name for part in parts for name in part):
             part_rewards = np.array([part.get(name, 0.0) for part in parts])
-            values |= {f"reward/{name}": _mean(part_rewards), f"reward/{name}_std": float(part_rewards.std())}
+            values |= {f"reward/{name}": float(part_rewards.mean()), f"reward/{name}_std": float(part_rewards.std())}
         return values
 
     def _add_waits(self, rollouts: Rollouts) -> None:
@@ -114,17 +107,12 @@ class StepMeter:
         """Metrics of the answers of all ranks to the validation set; `groups` are this rank's. Accuracy is over the
         answers that can be checked, and is omitted without any."""
         self._add_waits(rollouts)
-        drawn = [answer for group in groups for answer in group.drawn]
-        correct = [answer.completion.item["correct"] for answer in drawn]  # None if it cannot be checked
-        counts = np.array(
-            [len(groups), len(drawn), len(correct) - correct.count(None), correct.count(True)], np.float64
-        )
-        rows = [(answer.reward.total, answer.is_truncated, len(answer.token_ids)) for answer in drawn]
-        of_rank = np.concatenate([counts, np.array(rows, np.float64).reshape(-1, 3).sum(0)])
-        questions, answers, checked, right, *sums = (float(total) for total in sum(self.world.gather(of_rank)))
-        means = zip((REWARD, "val/truncated", "val/length"), sums, strict=True)
-        values = {name: total / max(answers, 1) for name, total in means} | {"val/questions": questions}
-        return values | ({ACCURACY: right / checked} if checked else {})
+        rows = [(*_measured(drawn), drawn.completion.item["correct"]) for group in groups for drawn in group.drawn]
+        by_rank = self.world.gather((len(groups), rows))
+        rows = [row for _, of_rank in by_rank for row in of_rank]
+        checked = [row[3] for row in rows if row[3] is not None]  # None if it cannot be checked
+        values = {**_summary("val", [row[:3] for row in rows]), "val/questions": float(sum(n for n, _ in by_rank))}
+        return values | ({ACCURACY: sum(checked) / len(checked)} if checked else {})
 
     @staticmethod
     def line(values: Mapping[str, float]) -> str:
@@ -140,8 +128,17 @@ class StepMeter:
         return "  ".join(f"{name} {text.format(values[key])}".strip() for name, key, text in columns if key in values)
 
 
-def _mean(values: np.ndarray) -> float:
-    return float(values.mean()) if len(values) else 0.0
+def _measured(drawn: Drawn) -> tuple[float, int, bool]:
+    """Reward, length and whether it is truncated."""
+    return drawn.reward.total, len(drawn.token_ids), drawn.is_truncated
+
+
+def _summary(part: str, rows: Sequence[tuple[float, int, bool]]) -> dict[str, float]:
+    """Metrics of the rows of `_measured`, named PART/NAME; 0 without any."""
+    rewards, lengths, truncated = np.array(rows or [(0, 0, 0)], np.float64).T
+    columns = {"reward": rewards, "length": lengths, "truncated": truncated}
+    means = {f"{part}/{name}": float(column.mean()) for name, column in columns.items()}
+    return means | {f"{part}/reward_std": float(rewards.std())}
 
 
 class EarlyStopping:
@@ -185,7 +182,10 @@ class EarlyStopping:
     def _below_start(self, values: Mapping[str, float]) -> str:
         """A text about the drop of validation if it exceeds twice the standard error of the difference, else empty."""
         metric = ACCURACY if ACCURACY in values else REWARD
-        now, count = values[metric], values.get("val/questions", 0)
-        before = self.start.setdefault(metric, now)
-        deviation = math.sqrt(max(before * (1 - before) + now * (1 - now), 0.0) / max(count, 1))
+        now, before = values[metric], self.start.setdefault(metric, values[metric])
+        if metric == ACCURACY:
+            variance = before * (1 - before) + now * (1 - now)
+        else:
+            variance = self.start.setdefault(REWARD_STD, values[REWARD_STD]) ** 2 + values[REWARD_STD] ** 2
+        deviation = math.sqrt(variance / max(values["val/questions"], 1))
         return f"{metric} fell from {before:.4f} to {now:.4f}" if now < before - 2 * deviation else ""

@@ -38,6 +38,14 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("rehearsed")
 
 
+def test_a_program_started_by_nobodys_test_has_a_folder_for_its_forks() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != forked.SHARED}
+    program = "import os, forked; print(os.environ[forked.SHARED], os.path.isdir(os.environ[forked.SHARED]))"
+    command, place = [sys.executable, "-c", program], Path(forked.__file__).parent
+    printed = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True).stdout.split()
+    assert printed[1:] == ["True"] and not Path(printed[0]).exists(), "it ends with the program"
+
+
 @pytest.mark.slow
 def test_rows_of_the_table_are_measured_and_told(out: Path) -> None:
     """One of each kind: both recipes, in full and with adapters, another program."""

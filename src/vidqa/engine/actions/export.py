@@ -25,8 +25,8 @@ from vidqa.core.run_folder import EXPORT, OF_ONE_EXPORT, RunFolder
 from vidqa.data import check_records
 from vidqa.engine.data.frames import open_frames
 from vidqa.engine.distributed import single_process_world
-from vidqa.engine.export import MERGED, format_for
-from vidqa.engine.export.adapter import ADAPTER, load_adapted, merged_adapter
+from vidqa.engine.export import format_for
+from vidqa.engine.export.adapter import ADAPTER, MERGED, load_adapted, merged_adapter
 from vidqa.engine.export.proof import prove_loss, require_same_loss, stock_loss
 from vidqa.engine.model import DTYPES
 from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_PROOF_SAMPLE, unwritable

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from vidqa.engine.export._base import ExportFormat
-from vidqa.engine.export.adapter import ADAPTER, MERGED
+from vidqa.engine.export.adapter import ADAPTER
 from vidqa.engine.export.weights import WEIGHTS, load_quantized
 from vidqa.families import quantization_of, require_plain_weights
 

@@ -135,7 +135,7 @@ def _measured(drawn: Drawn) -> tuple[float, int, bool]:
 
 def _summary(part: str, rows: Sequence[tuple[float, int, bool]]) -> dict[str, float]:
     """Metrics of the rows of `_measured`, named PART/NAME; 0 without any."""
-    rewards, lengths, truncated = np.array(rows or [(0, 0, 0)], np.float64).T
+    rewards, lengths, truncated = np.array(rows or [(0.0, 0, False)], np.float64).T
     columns = {"reward": rewards, "length": lengths, "truncated": truncated}
     means = {f"{part}/{name}": float(column.mean()) for name, column in columns.items()}
     return means | {f"{part}/reward_std": float(rewards.std())}

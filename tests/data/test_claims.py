@@ -29,12 +29,12 @@ def test_stated_rates_and_ends_are_compared_with_the_file(tmp_path: Path) -> Non
     assert [(problem.where, problem.message) for problem in problems] == [
         (
             "annotations.json[1]",
-            "video_fps is 25, the file has 29.97 frames per second, which are used (and 1 more)",
+            "video_fps is 25, the file has 29.97 frames per second, which are used (ntsc.mp4); and in 1 more records",
         ),
         (
             "annotations.json[5]",
-            "video_end is 1.1, the video ends at 1.001 s, where the used part ends (and 1 more)",
+            "video_end is 1.1, the video ends at 1.001 s, where the used part ends (ntsc.mp4); and in 1 more records",
         ),
-        ("annotations.json[6]", "video_end is 2, the video ends at 1.001 s, where the used part ends"),
+        ("annotations.json[6]", "video_end is 2, the video ends at 1.001 s, where the used part ends (ntsc.mp4)"),
     ]
     assert disagreements(stated, {}) == []

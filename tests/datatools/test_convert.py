@@ -189,9 +189,10 @@ def test_splits_are_not_mixed(tmp_path: Path) -> None:
 CSV = """Video,question,answer,id,kind,options,camera
 a.mp4,"What falls,
 and why?",a box,one,what,a cup|a box|a book,7
-a.mp4,Is it open?,no,two,open,,
-sub/b c.mp4,Which?,C,three,what,red|green|blue,
+a.mp4, "Is it open?", no,two,open,,
+sub/b c.mp4,Which?,C,three,what,"['red', 'green', 'blue']",
 a.mp4,Describe it.,"Yes, a door opens",four,,,
+,,,,,,
 """
 
 
@@ -467,7 +468,7 @@ def test_wrong_tao_vl_reason(tmp_path: Path, more: dict[str, Any]) -> None:
         ("video,question,answer\na.mp4,,a\n", "DATA_FIELD"),
         ("video,question,answer\na.mp4,q,\n", "DATA_FIELD"),
         ("video,question,answer,video_fps\na.mp4,q,a,fast\n", "DATA_FIELD"),
-        ("video,question,answer\n", "DATA_EMPTY"),
+        ("video,question,answer\n,,\n", "DATA_EMPTY"),
     ],
 )
 def test_wrong_csv(tmp_path: Path, text: str, code: str) -> None:
@@ -600,7 +601,7 @@ def test_a_part_of_a_file_is_converted_alone(tmp_path: Path) -> None:
 def test_a_csv_of_a_spreadsheet_has_semicolons_or_names_its_encoding(tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(b"x")
     path = tmp_path / "q.csv"
-    path.write_text("\ufeffvideo;question;answer\na.mp4;Is it, now, open?;Yes\n")
+    path.write_text("\ufeffvideo;question;answer;note, own\na.mp4;Is it, now, open?;Yes;\n")
     convert(path, tmp_path / "q.json", "llava")
     assert load_records(tmp_path / "q.json")[0].question == "Is it, now, open?"
     path.write_bytes("video,question,answer\na.mp4,Ist die T\u00fcr offen?,Ja\n".encode("cp1252"))

@@ -215,7 +215,7 @@ def _stamp(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def link_or_copy(path: str, target: Path) -> None:
+def link_or_copy(path: str | Path, target: Path) -> None:
     """Make `target` a hard link to a file, or a copy if it is on another disk."""
     target.parent.mkdir(parents=True, exist_ok=True)
     try:

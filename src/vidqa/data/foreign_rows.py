@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -151,12 +152,17 @@ def _question_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def options_beside(row: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return (names of fields, options) for options outside of the question: a list, a text separated by |, or a field
-    for each option. Both are empty for fewer than two options."""
+    """Return (names of fields, options) for options outside of the question: a list (also as text, as pandas writes it
+    to a CSV), a text separated by |, or a field for each option. Both are empty for fewer than two options."""
     names = sorted(OPTION_FIELDS & row.keys())
     values: Any = [row[name] for name in names]
     if len(values) == 1:
-        values = values[0].split("|") if isinstance(values[0], str) else values[0]
+        (values,) = values
+    if isinstance(values, str):
+        try:
+            values = literal_eval(values) if values.lstrip()[:1] == "[" else values.split("|")
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            return [], []
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         return [], []
     options = [value.strip() for value in values if value.strip()]

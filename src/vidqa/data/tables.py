@@ -19,7 +19,10 @@ NAME_COLUMNS = (
     "Name the columns video (or image, file, path, filename, clip), question and answer, or give --column "
     "video=recording for a column of another name; id, kind, video_fps and options (a|b|c) are optional."
 )
-NOT_UTF8 = "Save it as UTF-8: in a spreadsheet choose CSV UTF-8, or iconv -f CP1252 -t UTF-8 OLD.csv > NEW.csv."
+NOT_UTF8 = (
+    "Save it as UTF-8: in a spreadsheet choose CSV UTF-8, or iconv -f CP1252 -t UTF-8 OLD.csv > NEW.csv (-f UTF-16 if "
+    "its first byte is 0xff or 0xfe)."
+)
 BATCH = 256  # rows in memory at a time; each may hold a video
 Rows = Iterator[tuple[int, Any]]
 NO_NAMES: Mapping[str, str] = {}
@@ -27,7 +30,8 @@ NO_NAMES: Mapping[str, str] = {}
 
 def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str]) -> Rows:
     """Yield (line on which it begins, row) for each row of a CSV (.tsv: tabs) with a header line. Empty cells are left
-    out. If the header has no comma, semicolons separate columns, as in locales with a decimal comma.
+    out, as are rows of empty cells. If the header has more semicolons than commas, they separate the columns, as in
+    locales with a decimal comma. Spaces after a separator do not count.
 
     `renamed` maps field names to column names: {"video": "recording"}.
     """
@@ -37,8 +41,8 @@ def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str]
             csv.field_size_limit(LONGEST_CELL)
             header = file.readline(LONGEST_CELL)
             file.seek(0)
-            separator = ";" if ";" in header and "," not in header else ","
-            reader = csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else separator, strict=True)
+            separator = "\t" if path.suffix.lower() == ".tsv" else max(",;", key=header.count)
+            reader = csv.reader(file, delimiter=separator, skipinitialspace=True, strict=True)
             written = [str(name).strip().lower() for name in next(filter(None, reader), ())]
             columns = _named(written, renamed, collector, path)
             if columns is None:
@@ -51,13 +55,13 @@ def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str]
                     for name in filled.keys() & {"video_fps", *WINDOW}:
                         with suppress(ValueError):  # reading the row says what it should be
                             filled[name] = float(filled[name])
-                    yield line, _with_medium(filled)
-                elif cells:
+                    if filled:
+                        yield line, _with_medium(filled)
+                elif any(cells):
                     message = f"the row has {len(cells)} cells, there are {len(columns)} columns"
                     collector.add(SYNTAX, f"{path}:{line}", message)
     except UnicodeDecodeError as broken:
-        message = f"not UTF-8 text: byte {broken.start} of its part is {broken.object[broken.start]:#04x}"
-        collector.add(SYNTAX, str(path), message, NOT_UTF8)
+        collector.add(SYNTAX, str(path), f"not UTF-8 text: it has a byte {broken.object[broken.start]:#04x}", NOT_UTF8)
     except (OSError, csv.Error) as broken:
         place = f"{path}:{reader.line_num}" if isinstance(broken, csv.Error) and reader else str(path)
         collector.add(SYNTAX, place, f"the CSV cannot be read: {broken}")
@@ -65,7 +69,7 @@ def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str]
 
 def _named(written: list[str], renamed: Mapping[str, str], collector: ProblemCollector, path: Path) -> list[str] | None:
     """The columns by field name; None, and a problem, if they do not make a record."""
-    there = f"there are: {', '.join(written)[:200]}"
+    there = f"there are: {', '.join(written)[:200]}" if written else "the file is empty"
     if unknown := [old for old in renamed.values() if old.lower() not in written]:
         collector.add(
             FIELD, str(path), f"there is no column {' and no '.join(unknown)} to rename; {there}", NAME_COLUMNS

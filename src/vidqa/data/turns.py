@@ -79,7 +79,8 @@ class TurnReader:
                 self.findings.invalid(field, "valid characters", content, f'{key}: "Is the door open?"')
             return pieces_of_text(content) if role == "user" else [content]
         if not isinstance(content, list):
-            as_text = str(content) if isinstance(content, int | float) else "Is the door open?"
+            example = "Is the door open?" if role == "user" else "Yes"
+            as_text = str(content) if isinstance(content, int | float) else example
             self.findings.invalid(field, "text or a list of parts", content, f'{key}: "{as_text}"')
         return [piece for at, part in enumerate(content) for piece in self._part(part, role, f"{field}[{at}]")]
 
@@ -131,7 +132,9 @@ class TurnReader:
         if roles[-1] == "system":
             self.findings.wrong(problems.FIELD, field, "there is only a system turn", TURN_ORDER)
         elif roles[-1] == "user" and need_answers:
-            self.findings.wrong(problems.FIELD, f"{field}[{len(roles) - 1}]", "the last turn is the user's")
+            self.findings.wrong(
+                problems.FIELD, f"{field}[{len(roles) - 1}]", "the last turn is the user's: the answer is missing"
+            )
         for at, (role, pieces, _) in enumerate(spoken):
             if not pieces and role == "assistant" and (need_answers or at < len(spoken) - 1):
                 self.findings.wrong(problems.FIELD, f"{field}[{at}]", "the assistant says nothing")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -81,9 +79,5 @@ def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id:
 
 def link_or_copy(file: Path, place: Path) -> None:
     """Put a finished file into a run folder, as a hard link if possible. Errors are ignored: the file is optional."""
-    with suppress(OSError), files.replacing(place) as temporary:
-        files.remove(temporary, owner=place.parent)
-        try:
-            os.link(file, temporary)
-        except OSError:
-            shutil.copyfile(file, temporary)
+    with suppress(OSError):
+        files.link_or_copy(file, place)

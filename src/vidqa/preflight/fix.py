@@ -21,13 +21,13 @@ from vidqa.data.load import Pair, named_by_path
 from vidqa.data.media import MediaSource
 from vidqa.data.parse import RowReader
 from vidqa.data.problems import ProblemCollector
-from vidqa.data.record import MediaRef, Record
+from vidqa.data.record import MediaRef, Record, media_by_key
 from vidqa.data.sources import open_source
 from vidqa.data.storage import stage_set
 from vidqa.preflight import media_probe
 from vidqa.spec.keys import value_at
 from vidqa.video.probe import probe_many
-from vidqa.video.types import ImageMeta, VideoMeta
+from vidqa.video.types import VideoMeta
 
 SHOWN = 100  # most changes in the list; all are counted
 # Role names of other programs, in lower case.
@@ -111,17 +111,18 @@ def _broken_before(spec_path: Path) -> dict[tuple[str, str | None], str]:
 
 
 class _RowFixer:
-    """Fixes rows one by one; caches the headers of media, broken files, and ids."""
+    """Fixes rows one by one, and probes their media; `broken` are messages about files by path and member."""
 
     def __init__(self, source: MediaSource, fixed: FixReport, broken: dict[tuple[str, str | None], str]) -> None:
         self.source, self.fixed, self.name, self.broken = source, fixed, fixed.original.name, broken
-        self.headers: dict[str, VideoMeta | ImageMeta] = {}
         self.used_ids: set[str] = set()
 
     def fix_rows(self, rows: list[tuple[int, Any]]) -> list[Row]:
         self.reserved_ids = {str(row["id"]) for _, row in rows if isinstance(row, dict) and _has_id(row)}
         results = [(index, row, self._fix(row, index)) for index, row in rows]
         self.source.unpack()
+        media = media_by_key(result for *_, result in results if isinstance(result, Record))
+        self.headers = dict(zip(media, probe_many(media.values()), strict=True))
         good_rows = []
         for index, row, result in results:
             record = result if isinstance(result, str) else self._broken(result) or result
@@ -156,15 +157,10 @@ class _RowFixer:
     def _broken(self, record: Record) -> str:
         """The reason why the record's media are broken, or ""."""
         for ref in record.media:
-            at = (ref.path, ref.member)
-            if at not in self.broken and ref.key not in self.headers:
-                (header,) = probe_many([ref])
-                if isinstance(header, list):
-                    self.broken[at] = header[0].message
-                else:
-                    self.headers[ref.key] = header
-            if at in self.broken:
-                return f"{ref.written}: {self.broken[at]}"
+            header = self.headers[ref.key]
+            why = self.broken.get((ref.path, ref.member)) or (header[0].message if isinstance(header, list) else "")
+            if why:
+                return f"{ref.written}: {why}"
         return ""
 
     def _set_fps(self, row: Row, record: Record, place: str) -> None:

@@ -7,14 +7,12 @@ A measured export is always preferred to an unmeasured one. Every export stores 
 
 from __future__ import annotations
 
-import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vidqa.core.cli import note
-from vidqa.core.files import read_object, remove, write_json, write_link
+from vidqa.core.files import link_or_copy, read_object, remove, write_json, write_link
 from vidqa.core.metric_names import ACCURACY, LOSS, REWARD
 from vidqa.core.run_folder import EXPORT, RunFolder
 
@@ -93,10 +91,7 @@ def adopt_best(run: RunFolder, parent: Path, upto: int) -> None:
         return
     folder = run.begin(run.exports, best.name)
     for path in (theirs.exports / best.name).iterdir():
-        try:
-            os.link(path, folder / path.name)
-        except OSError:
-            shutil.copyfile(path, folder / path.name)
+        link_or_copy(path, folder / path.name)
     facts = read_object(folder / EXPORT)
     values = _measured(theirs, theirs.exports / best.name, facts)
     write_json(folder / EXPORT, {**facts, "measured": values, "adopted_from": str(parent)})

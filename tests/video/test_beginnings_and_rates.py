@@ -12,7 +12,7 @@ from PIL import Image
 
 from vidqa.datatools.inspection import inspect_dataset
 from vidqa.video.image import decode_image, probe_image
-from vidqa.video.probe import header_warnings, probe
+from vidqa.video.probe import header_problems, probe
 
 ANSWER = {"from": "gpt", "value": "yes"}
 OPEN = "open-gop=1:keyint=8:min-keyint=8:bframes=3:b-adapt=0:scenecut=0"
@@ -20,7 +20,7 @@ OPEN = "open-gop=1:keyint=8:min-keyint=8:bframes=3:b-adapt=0:scenecut=0"
 
 def codes(path: Path) -> list[str]:
     header = probe_image(path) if path.suffix in (".png", ".tif") else probe(path)
-    return [problem.code for problem in header_warnings(header, path)]
+    return [problem.code for problem in header_problems(header, path)]
 
 
 def cut(source: Path, target: Path, packets: int, **options: str) -> None:

@@ -27,7 +27,7 @@ from vidqa.datatools.duplicates import answer_class, compared_answer, duplicate_
 from vidqa.datatools.problems import DUPLICATES
 from vidqa.evaluation.thumbnails import card_frames
 from vidqa.planning.samples import Planner, Prompting, Sample
-from vidqa.video.probe import header_warnings, probe_many
+from vidqa.video.probe import header_problems, probe_many
 from vidqa.video.types import ImageMeta, VideoMeta
 
 MOST_ANSWERS = 12  # of one kind; the others are counted together
@@ -75,9 +75,11 @@ def inspect_dataset(
     """
     records, problems, source = check_set(annotation_path, media_path)
     refs = media_by_key(records)
-    media, broken = _probed(refs)
+    headers = dict(zip(refs, probe_many(refs.values()), strict=True))
+    media = {key: header for key, header in headers.items() if not isinstance(header, list)}
     unused_media, unnamed_members = unreferenced_media(source) if source is not None else ([], {})
-    problems += broken + disagreements(records, media)
+    problems += [problem for key, header in headers.items() for problem in header_problems(header, key)]
+    problems += disagreements(records, headers)
     samples: list[Sample] = []
     if model is not None:
         planner = Planner(model, SimpleNamespace(fps=fps, nframes=nframes), Prompting())
@@ -140,18 +142,6 @@ def _most_common(counts: Counter[str]) -> dict[str, int]:
     shown = dict(counts.most_common(MOST_ANSWERS))
     rest = counts.total() - sum(shown.values())
     return {**shown, OTHERS: rest} if rest else shown
-
-
-def _probed(refs: dict[str, MediaRef]) -> tuple[dict[str, VideoMeta | ImageMeta], list[Problem]]:
-    media: dict[str, VideoMeta | ImageMeta] = {}
-    problems: list[Problem] = []
-    for key, header in zip(refs, probe_many(refs.values()), strict=True):
-        if isinstance(header, list):
-            problems += header
-        else:
-            media[key] = header
-            problems += header_warnings(header, key)
-    return media, problems
 
 
 def _media_facts(media: Iterable[VideoMeta | ImageMeta], refs: dict[str, MediaRef]) -> dict[str, Any]:

@@ -358,7 +358,8 @@ def _reserve(
     }
     runs.prepare(job.run_dir, {"spec.toml": job.spec_toml, **rendered.files}, facts, job.job_id)
     if readiness.plan:
-        runs.link_or_copy(readiness.plan, job.run_dir / PLAN)
+        with suppress(OSError):  # a run makes the plan that it lacks
+            files.link_or_copy(readiness.plan, job.run_dir / PLAN)
     return records.write(replace(record, log_start=job.log.stat().st_size)), job, rendered
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -75,9 +74,3 @@ def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id:
         (run_dir / "log.txt").touch()
         with files.open_plain(run_dir / "log.txt"):
             pass  # the log must be writable before the job starts
-
-
-def link_or_copy(file: Path, place: Path) -> None:
-    """Put a finished file into a run folder, as a hard link if possible. Errors are ignored: the file is optional."""
-    with suppress(OSError):
-        files.link_or_copy(file, place)

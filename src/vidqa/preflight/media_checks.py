@@ -22,7 +22,7 @@ from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.preflight.media_probe import ProbeRow, Rows
 from vidqa.preflight.problems import SPLIT_NEAR
 from vidqa.video.pool import Decoded, DecodePool, DecodeRequest
-from vidqa.video.probe import Header, header_warnings
+from vidqa.video.probe import Header, header_problems
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 from vidqa.video.types import FramePlan, VideoMeta
 
@@ -37,8 +37,7 @@ def probed(inputs: Inputs) -> list[Problem]:
     problems = []
     for key, header in inputs.headers.items():
         _, used_by = inputs.media[key]
-        own = header if isinstance(header, list) else header_warnings(header, key)
-        problems += [_used(problem, used_by) for problem in own]
+        problems += [_used(problem, used_by) for problem in header_problems(header, key)]
     problems += disagreements((record for part in inputs.sets for record in part.records), inputs.headers)
     return list(_as_bad_sample(inputs, problems))
 

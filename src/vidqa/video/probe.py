@@ -95,8 +95,10 @@ def _header(medium: MediaFile) -> Header:
         return broken.problems
 
 
-def header_warnings(header: VideoMeta | ImageMeta, where: object) -> list[Problem]:
-    """Warnings about a file that is read differently from what its author may expect."""
+def header_problems(header: Header, where: object) -> list[Problem]:
+    """The problems of a broken file, or warnings about one that is read differently from what its author may expect."""
+    if isinstance(header, list):
+        return header
     warnings = []
     if isinstance(header, ImageMeta):
         if header.mode in CLIPPED_MODES:

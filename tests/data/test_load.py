@@ -383,8 +383,9 @@ def test_text_only_records_are_kept_with_a_warning(root: Path) -> None:
     assert len(load_records(root / "annotations.json")) == 1
 
 
-@pytest.mark.parametrize("answer", [3, ["So", "Thus"], None])
+@pytest.mark.parametrize("answer", [3.5, True, ["So", "Thus"], None])
 def test_a_flat_question_needs_one_text_as_its_answer(root: Path, answer: Any) -> None:
+    assert load_one(root, {"video": "a.mp4", "question": "How many?", "answer": 3}).answer == "3"  # a column of counts
     assert only_problem(root, {"video": "a.mp4", "question": "Why?", "answer": answer}).code == "DATA_FIELD"
 
 
@@ -431,7 +432,11 @@ def test_a_name_as_another_system_writes_it_gets_the_right_name(
 
 @pytest.mark.parametrize(
     ("whole", "remedy"),
-    [({"data": [row()]}, "make that list the whole file"), ({"clip": row()}, "with its name as \"id\", as 'clip'")],
+    [
+        ({"data": [row()]}, "make that list the whole file"),
+        ({"clip": row()}, "with its name as \"id\", as 'clip'"),
+        ({"clip": {"video": "a.mp4", "question": "?", "answer": "Yes"}}, "with its name as \"id\", as 'clip'"),
+    ],
 )
 def test_an_object_around_the_records_is_named(root: Path, whole: Any, remedy: str) -> None:
     path = write(root, whole)

@@ -471,7 +471,7 @@ def records(word):
     for name in {"b", "a", "c"}:
         question = f"{name} {random.random()} {word}"
         yield {"video": pathlib.Path(__file__).parent / "a.mp4", "question": question, "answer": ANSWER}
-    yield {"video": "none.mp4", "question": "", "answer": 3}
+    yield {"video": "none.mp4", "question": "", "answer": 3.5}
 """
     path = function(tmp_path, body) + "#train"
     here = Path.cwd()

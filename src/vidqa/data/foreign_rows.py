@@ -146,6 +146,7 @@ def _question_row(row: dict[str, Any]) -> dict[str, Any]:
         window = {name: row.pop(name) for name in WINDOW & row.keys()}
         question = [{"type": "video", "video": video, **window}, {"type": "text", "text": question}]
     turns: list[dict[str, Any]] = [{"from": "human", "value": question}]
+    answer = str(answer) if type(answer) is int else answer  # a column of counts
     if answer is not None:  # a list of answers becomes a part, which is refused
         turns.append({"from": "gpt", "value": [answer] if isinstance(answer, list) else answer})
     return {**row, "conversations": turns}

@@ -170,7 +170,7 @@ class _Row:
         for name, value in self.row.items():
             if isinstance(value, list) and value and isinstance(value[0], dict):
                 return f"if the records are the list in {SHORT.repr(name)}, make that list the whole file"
-            if isinstance(value, dict) and {"conversations", "messages"} & value.keys():
+            if isinstance(value, dict) and {"conversations", "messages", "question"} & value.keys():
                 return f'write a list of the records, each with its name as "id", as {SHORT.repr(name)}'
         return None
 

@@ -40,7 +40,7 @@ for name in ("kpi", "validation", "test"):
     what = f"annotations of the {name} set, and their media"
     parser.add_argument(f"--{name}", nargs="+", action="append", default=[], metavar="PATH", help=what)
 parser.add_argument("--replay", type=number(float, 0), help="base rows per added row (all)")
-parser.add_argument("--cap", type=number(int, 0), default=0, help="maximum new rows of a kind (0: all)")
+parser.add_argument("--max-per-kind", type=number(int, 0), default=0, metavar="N", help="new rows of a kind (0: all)")
 parser.add_argument("--no-balance", dest="balance", action="store_false", help="do not balance answers")
 parser.add_argument("--group-by", type=pattern, default="", help="pattern of a file's recording in its name")
 parser.add_argument("--round", type=number(int, 0), default=1, help="round of the DEFT loop")

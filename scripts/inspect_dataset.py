@@ -24,7 +24,7 @@ parser.add_argument("--model", metavar="MODEL", help="count tokens: a model fold
 frames = parser.add_mutually_exclusive_group()
 frames.add_argument("--nframes", type=number(int, 1, 999_999), help="frames per video (default 8)")
 frames.add_argument("--fps", type=number(float, most=999_999, above=0), help="frames per second of video")
-parser.add_argument("--ignore-looks", action="store_true", help="decode nothing: no detection of look-alike files")
+parser.add_argument("--skip-near-duplicates", action="store_true", help="decode nothing: no search for near duplicates")
 parser.add_argument("--html", type=Path, metavar="FILE", help="write a page with frames and histograms")
 
 
@@ -50,7 +50,8 @@ def main(options: argparse.Namespace) -> Result:
         parser.error("--fps and --nframes say how tokens are counted, which takes --model")
     model = options.model and hub.resolve_model(options.model, token=environment.hf_token(), weights=False)
     nframes = options.nframes or (None if options.fps else 8)
-    settings = {"model": model, "fps": options.fps, "nframes": nframes, "ignore_looks": options.ignore_looks}
+    settings = {"model": model, "fps": options.fps, "nframes": nframes}
+    settings["skip_near_duplicates"] = options.skip_near_duplicates
     inspection = inspect_dataset(options.annotations, options.media_path, **settings)
     if options.html:
         from vidqa.datatools.outputs import write_page

@@ -15,7 +15,7 @@ parser = Parser(
     examples=[
         "python scripts/launch.py train --spec spec.toml --platform local --wait",
         "python scripts/launch.py evaluate --spec evaluate.toml --platform local --dry-run",
-        "python scripts/launch.py grpo --spec RUN/spec.toml --prove",
+        "python scripts/launch.py grpo --spec RUN/spec.toml --verify",
     ],
 )
 parser.add_argument("action", choices=names())
@@ -31,7 +31,7 @@ parser.add_argument("--dry-run", action="store_true", help="print the exact comm
 parser.add_argument("--out", type=Path, metavar="DIR", help="with --dry-run: write the files to submit there")
 parser.add_argument("--skip-preflight", action="store_true", help="start without preflight; recorded")
 parser.add_argument("--new-run", action="store_true", help="start a new run even if the same job runs or is done")
-parser.add_argument("--prove", action="store_true", help="check losses or a replayed step instead of training")
+parser.add_argument("--verify", action="store_true", help="check losses or a replayed step instead of training")
 parser.add_argument("--wait", action="store_true", help="show the log until the job ends; exit with its code")
 parser.add_argument("--timeout", type=number(float, 0), metavar="S", help="time limit of --wait; the job continues")
 
@@ -44,12 +44,12 @@ def main(options: Namespace) -> Result:
 
     if options.out and not options.dry_run:
         parser.error("--out needs --dry-run: a launch writes the files into its run folder")
-    if options.prove:
+    if options.verify:
         return proved(options)
     if options.timeout is not None and not options.wait:
         parser.error("--timeout needs --wait: without it a launch returns at once")
-    if options.wait and options.engine == "cosmos-rl":
-        parser.error("--wait has no job to wait for: --engine cosmos-rl writes files, which a person submits")
+    if options.engine == "cosmos-rl" and (options.wait or options.new_run):
+        parser.error("--wait and --new-run have no job: --engine cosmos-rl writes files, which a person submits")
     ready = launch_gate.skipped if options.skip_preflight else partial(launch_gate.ready, engine=options.engine)
     resources = Resources(
         nodes=options.nodes, gpus=options.gpus, image=options.image, site=options.site, agreed=options.yes
@@ -74,8 +74,8 @@ def proved(options: Namespace) -> Result:
     from vidqa.jobs.local_job import prove
 
     if not action(options.action).proof or options.platform != "local":
-        parser.error(f"--prove is for train and grpo, on this machine; not for {options.action} on {options.platform}")
-    parser.refuse_unused(options, {"action", "spec", "platform", "prove", "wait"}, "--prove")
+        parser.error(f"--verify is for train and grpo, on this machine; not for {options.action} on {options.platform}")
+    parser.refuse_unused(options, {"action", "spec", "platform", "verify", "wait"}, "--verify")
     folder = prove(options.action, options.spec)
     facts = {
         path.stem: read_object(path) for path in (folder / "replay.json", folder / "sharing.json") if path.exists()

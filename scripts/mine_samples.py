@@ -38,12 +38,12 @@ parser.add_argument(
 )
 parser.add_argument("--out", type=Path, required=True, help="folder for mined.json, mined.parquet, mined.html")
 parser.add_argument("--per-gap", type=number(int, 1), default=20, help="maximum rows per gap (20)")
-parser.add_argument("--most", type=number(int, 0), default=0, help="maximum rows of all gaps; 0 is no limit")
+parser.add_argument("--max-rows", type=number(int, 0), default=0, help="maximum rows of all gaps; 0 is no limit")
 parser.add_argument(
     "--threshold", type=number(float, -1, 1), default=0.5, help="minimum similarity of a mined row (0.5)"
 )
 parser.add_argument(
-    "--near-copy", type=number(float, 0), default=0.999, help="minimum cosine similarity of copies (0.999)"
+    "--duplicate-threshold", type=number(float, 0), default=0.999, help="similarity of near duplicates (0.999)"
 )
 parser.add_argument(
     "--media-weight", type=number(float, 0, 1), default=0.5, help="0 compares only questions, 1 only videos (0.5)"

@@ -30,7 +30,7 @@ parser.add_argument(
     metavar="FIELD|REGEX",
     help="also keep records together by a field's value, or by a match in media names: '(.*)_[0-9]+[.]mp4'",
 )
-parser.add_argument("--ignore-looks", action="store_true", help="allow look-alike clips in both parts")
+parser.add_argument("--skip-near-duplicates", action="store_true", help="allow near duplicates in both parts")
 
 
 def main(options: argparse.Namespace) -> Result:
@@ -38,7 +38,7 @@ def main(options: argparse.Namespace) -> Result:
 
     o = options
     arguments = (o.annotations, o.media_path, o.out, o.share, o.seed, o.stratify, o.group_by)
-    split = split_dataset(*arguments, ignore_looks=o.ignore_looks)
+    split = split_dataset(*arguments, skip_near_duplicates=o.skip_near_duplicates)
     lists = o.out / "together.json"
     shown = {**split.facts, "written": split.written, "root_mode": split.is_rooted, "together_file": lists}
     shown["strata"] = dict(list(split.facts["strata"].items())[:40])

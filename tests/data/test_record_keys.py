@@ -117,7 +117,7 @@ def test_keys_without_effect_are_named_alike_by_all_who_read(
     assert record and all(name in text for name in names)
     converted = convert(tmp_path, tmp_path / "out.json", "llava")
     assert named(converted.problems, "DATA_LEFT_OUT").startswith(text)
-    assert named(inspect_dataset(tmp_path, ignore_looks=True).problems, "DATA_LEFT_OUT") == text
+    assert named(inspect_dataset(tmp_path, skip_near_duplicates=True).problems, "DATA_LEFT_OUT") == text
 
 
 def test_fields_of_the_users_own_and_nulls_of_tables_are_not_named(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_provenance_stays_in_both_parts_of_a_split_and_in_a_merged_set(tmp_path:
         write_clip(tmp_path / name, frames=4, first_number=ord(name[0]))
     rows = [row("a", provenance=MINED), row("b", video="b.mp4", provenance={"origin": "generated"})]
     path = annotation_file(tmp_path, rows)
-    split_dataset(path, "", tmp_path / "out", 0.5, 1, "kind", ignore_looks=True)
+    split_dataset(path, "", tmp_path / "out", 0.5, 1, "kind", skip_near_duplicates=True)
     parts = [tmp_path / "out" / name / "annotations.json" for name in ("train", "val")]
     records = [record for part in parts for record in load_records(part, tmp_path)]
     wanted = {"a": Provenance("mined", 1, "q7"), "b": Provenance("generated")}

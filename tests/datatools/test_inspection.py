@@ -89,12 +89,12 @@ def test_what_is_there_twice_is_named_apart(tmp_path: Path) -> None:
         tar.add(tmp_path / "a.mp4", "unasked.mp4")
     rows.append({"id": "p", "video": "packed.mp4", "conversations": turns})
     (tmp_path / "annotations.json").write_text(json.dumps(rows))
-    facts = inspect_dataset(tmp_path, ignore_looks=True).facts
+    facts = inspect_dataset(tmp_path, skip_near_duplicates=True).facts
     assert facts["look_alike"] is None and facts["unused_media"] == ["more/left over.mp4"]
     assert facts["unnamed_members"] == {"videos.tar": 1}  # the archive is in use
     assert "1 more media in videos.tar" in facts_text(facts)
     (tmp_path / "annotations.json").write_text(json.dumps(rows[:2]))
-    facts = inspect_dataset(tmp_path, ignore_looks=True).facts
+    facts = inspect_dataset(tmp_path, skip_near_duplicates=True).facts
     assert facts["unused_media"] == ["more/left over.mp4", "videos.tar!packed.mp4", "videos.tar!unasked.mp4"]
 
 
@@ -107,7 +107,7 @@ def test_an_archive_beside_what_was_unpacked_of_it_holds_no_unused_media(tmp_pat
     turns = [{"from": "human", "value": "Is it open?"}, {"from": "gpt", "value": "Yes"}]
     rows = [{"id": name, "video": f"clips/{name}", "conversations": turns} for name in ("a.mp4", "b.mp4")]
     (folder / "train.json").write_text(json.dumps(rows))
-    facts = inspect_dataset(f"{tmp_path}#robovqa:train", ignore_looks=True).facts
+    facts = inspect_dataset(f"{tmp_path}#robovqa:train", skip_near_duplicates=True).facts
     assert (facts["records"], facts["unused_media"], facts["unnamed_members"]) == (2, [], {})
 
 
@@ -213,7 +213,7 @@ def test_the_script_leads_from_a_whole_set_to_a_split_and_from_a_part_to_a_spec(
         write_clip(tmp_path / folder / "a.mp4", frames=4)
         rows = [{"id": "a", "video": "a.mp4", "conversations": turns}]
         (tmp_path / folder / "annotations.json").write_text(json.dumps(rows))
-    script = [sys.executable, str(SKILL_ROOT / "scripts/inspect_dataset.py"), "--ignore-looks", "--json"]
+    script = [sys.executable, str(SKILL_ROOT / "scripts/inspect_dataset.py"), "--skip-near-duplicates", "--json"]
     expected = {
         "whole": "split_dataset.py --annotations whole",
         "DATA/train": "build_spec.py train --train-root DATA/train",

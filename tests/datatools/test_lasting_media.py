@@ -87,11 +87,11 @@ def test_a_renamed_column_holds_media_and_an_empty_one_none(
 
 
 def test_the_parts_of_a_split_hold_them(table: Path, tmp_path: Path) -> None:
-    split = split_dataset(table, "", tmp_path / "parts", 0.4, 0, "kind", ignore_looks=True)
+    split = split_dataset(table, "", tmp_path / "parts", 0.4, 0, "kind", skip_near_duplicates=True)
     assert split.is_rooted and split.written
     for members in (cache_folder() / "archives").glob("*/members"):
         shutil.rmtree(members)
-    assert split_dataset(table, "", tmp_path / "parts", 0.4, 0, "kind", ignore_looks=True).written is False
+    assert split_dataset(table, "", tmp_path / "parts", 0.4, 0, "kind", skip_near_duplicates=True).written is False
     train = {record.id for record in load_records(tmp_path / "parts/train")}
     assert contents(tmp_path / "parts/train").keys() == train and len(train) < 4
 

@@ -152,7 +152,7 @@ def test_parts_of_tables_and_shards_reach_their_media(
     root, out = tmp_path / "data", tmp_path / "out"
     root.mkdir()
     make(root)
-    split = split_dataset(root, "", out, 0.5, 0, "kind", ignore_looks=True)
+    split = split_dataset(root, "", out, 0.5, 0, "kind", skip_near_duplicates=True)
     assert [problem.code for problem in split.warnings] == warnings and split.is_rooted
     assert {path.name for path in (out / "val").iterdir()} == {"annotations.json", linked}
     for place in ((out / "train", ""), (out / "train/annotations.json", split.media_path)):

@@ -75,7 +75,7 @@ def test_clips_that_look_alike_stay_together(scenes: Path, tmp_path: Path, monke
         for number in range(5):
             pair = {f"v/{number}.mp4", f"v/copy-of-{number}.avi"}
             assert pair <= train or pair <= val
-        split(scenes, tmp_path / f"apart{seed}", seed=seed, ignore_looks=True)
+        split(scenes, tmp_path / f"apart{seed}", seed=seed, skip_near_duplicates=True)
         apart = sides(tmp_path / f"apart{seed}")[0]
         torn += sum((f"v/{n}.mp4" in apart) != (f"v/copy-of-{n}.avi" in apart) for n in range(5))
         monkeypatch.setattr(DecodePool, "submit", None)  # the next one decodes nothing again
@@ -184,6 +184,6 @@ def test_the_script_says_what_it_kept_together(scenes: Path, tmp_path: Path) -> 
     words = ["--out", "two", "--share", "0.5", "--json"]
     refused = run_here([*script[:-1], str(one), *words], cwd=tmp_path)
     (problem,) = json.loads(refused.stdout)["problems"]
-    assert problem["code"] == "DATA_SPLIT" and "--ignore-looks" in problem["remedy"]
-    again = run_here([*script, *words, "--ignore-looks"], cwd=tmp_path)
+    assert problem["code"] == "DATA_SPLIT" and "--skip-near-duplicates" in problem["remedy"]
+    again = run_here([*script, *words, "--skip-near-duplicates"], cwd=tmp_path)
     assert again.returncode == 0

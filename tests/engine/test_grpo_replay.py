@@ -1,4 +1,4 @@
-"""--prove of GRPO: a recorded step has the same rewards and gradient again, and what was changed since is told."""
+"""--verify of GRPO: a recorded step has the same rewards and gradient again, and what was changed since is told."""
 
 from __future__ import annotations
 

@@ -465,7 +465,7 @@ def test_two_ranks_take_the_steps_of_one(one_world: tuple[Path, Path], tmp_path:
         # Adam's first steps are as long for a gradient that is rounding alone as for any other.
         assert of_two == pytest.approx(of_one, rel=2e-4, abs=1e-6), key
     assert json.loads((two / "run.json").read_text())["export_proof"]["proved"]
-    replayed = forked.run([*engine_command("grpo", spec, two / "proof", 2), "--prove"], timeout=180)
+    replayed = forked.run([*engine_command("grpo", spec, two / "proof", 2), "--verify"], timeout=180)
     assert replayed.returncode == 0, replayed.stderr[-3000:]
     assert json.loads((two / "proof/replay.json").read_text())["agree"]
 

@@ -1,4 +1,4 @@
-"""--prove: a step's losses with and without shared videos, and a broken sharing that is told as one."""
+"""--verify: a step's losses with and without shared videos, and a broken sharing that is told as one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def facts(run: Path) -> dict[str, Any]:
 def test_two_ranks_prove_one_step_and_leave_nothing_trained(world: SimpleNamespace, tmp_path: Path) -> None:
     mesh = {"policy.parallelism.dp_shard_size": 2, "train.train_batch_per_replica": 3}
     command = engine_command("train", spec_of(world, tmp_path, **mesh), tmp_path / "run", ranks=2)
-    done = forked.run([*command, "--prove"], timeout=180)
+    done = forked.run([*command, "--verify"], timeout=180)
     assert done.returncode == 0, done.stderr[-3000:]
     found = facts(tmp_path / "run")
     assert found["agree"] and found["samples"] == 6 and found["largest_difference"] < 1e-5

@@ -76,7 +76,7 @@ def test_answers_are_balanced_capped_and_replayed(sets: dict[str, Path], tmp_pat
     assert Counter(row["kind"] for row in made.rows[:8]) == {"k0": 4, "k1": 4}
     again = assemble(request(sets, tmp_path / "b", replay=2))
     assert again.rows == made.rows
-    capped = assemble(request(sets, tmp_path / "c", cap=3, balance=False))
+    capped = assemble(request(sets, tmp_path / "c", max_per_kind=3, balance=False))
     assert capped.as_dict()["by_origin"]["base"] == 12 and len(capped.rows) == 15
 
 

@@ -66,7 +66,7 @@ def mined(monkeypatch: pytest.MonkeyPatch, loop: Loop) -> Engine:
 def test_one_job_embeds_as_two_do_and_nothing_of_the_selection_set_is_mined(
     monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
 ) -> None:
-    loop = begun(world, tmp_path, "audit=report", "words.mine=--per-gap 20 --threshold=-1 --near-copy 2")
+    loop = begun(world, tmp_path, "audit=report", "words.mine=--per-gap 20 --threshold=-1 --duplicate-threshold 2")
     assert mined(monkeypatch, loop).launched == ["evaluate", "embed"]
     done = loop.state.rounds[1].stages["embed"].outputs
     both = load(loop.folder / "embed.toml", "embed")

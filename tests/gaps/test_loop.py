@@ -178,7 +178,7 @@ def test_two_programs_do_not_carry_out_one_loop(cheap: Cheap, tmp_path: Path) ->
         *("stop.rounds=0", "stop.round=2", "sets.kpi_looks=-1", "where.platform=moon", "audit"),
         *("stop.budget_hours=inf", "stop.slice_points=nan"),
         *("stop.target=[", "stop.target={a: b: c", "words.mine='--per-gap 4"),
-        *("words.mine=--per-gap 0", "words.assemble=--cap=-1", "words.gaps=--json", "study=--spec other.toml"),
+        *("words.mine=--per-gap 0", "words.assemble=--max-per-kind=-1", "words.gaps=--json", "study=--spec other.toml"),
         *("study=--metric val/avg_los", "train=train.output_dir=/tmp", "train=custom.train_dataset.media_path=/tmp"),
     ],
 )

@@ -39,8 +39,8 @@ def test_options_are_those_of_the_script_with_their_types(capsys: pytest.Capture
 
 
 def test_flags_are_switched_by_their_names() -> None:
-    fields = read("assemble_dataset", "--no-balance", "--cap", "3")
-    assert (fields["balance"], fields["cap"], fields["kpi"]) == (False, 3, ("k", "m"))
+    fields = read("assemble_dataset", "--no-balance", "--max-per-kind", "3")
+    assert (fields["balance"], fields["max_per_kind"], fields["kpi"]) == (False, 3, ("k", "m"))
     fields = read("augment_samples", "--flip", "--each", "2")
     assert fields["flip"] and fields["variants"] == 2
     assert read("augment_samples", "--only", *SAFE)["only"] == list(SAFE)
@@ -53,7 +53,10 @@ def test_flags_are_switched_by_their_names() -> None:
         *(("mine_samples", words) for words in ("--per-gaps 4", "--per-gap four", "4", "--per-gap 0", "--seed -1")),
         *(("mine_samples", words) for words in ("--media-weight 2", "--threshold nan", "--out x", "--no-per-gap 4")),
         *(("augment_samples", words) for words in ("--only paint", "--seed=-1", "--annotations x", "--licence x")),
-        *(("assemble_dataset", words) for words in ("--cap=-1", "--replay=-1", "--group-by (", "--kpi x", "--pairs x")),
+        *(
+            ("assemble_dataset", words)
+            for words in ("--max-per-kind=-1", "--replay=-1", "--group-by (", "--kpi x", "--pairs x")
+        ),
         *(("analyze_gaps", words) for words in ("--fail-on-gaps", "--json", "--mode other")),
         *(("run_automl", words) for words in ("--spec x", "--study x", "--wait", "--count 2")),
     ],

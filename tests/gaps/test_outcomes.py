@@ -342,7 +342,9 @@ def test_clips_that_leak_are_left_out_and_said(
     own = json.loads((large_world / "pool/annotations.json").read_text())
     kept = [{**row, "video": str(large_world / "pool" / row["video"])} for row in own if row["kind"] == "diagonal"]
     (pool / "annotations.json").write_text(json.dumps([*copies, *kept]))
-    loop = begun(large_world, tmp_path / "other", "words.mine=--per-gap 2 --near-copy 2", "stop.rounds=1", pool=pool)
+    loop = begun(
+        large_world, tmp_path / "other", "words.mine=--per-gap 2 --duplicate-threshold 2", "stop.rounds=1", pool=pool
+    )
     ending, jobs = ended(monkeypatch, loop, learns_diagonals)
     assembled = loop.state.rounds[1].stages["assemble"]
     assert jobs.launched.count("train") == 1 and assembled.facts["leaking"] > 0

@@ -1,4 +1,4 @@
-"""launch.py --prove: where the proof of an action lies, and of which run it is."""
+"""launch.py --verify: where the proof of an action lies, and of which run it is."""
 
 from __future__ import annotations
 

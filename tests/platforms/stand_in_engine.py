@@ -21,7 +21,7 @@ parser.add_argument("action")
 parser.add_argument("--spec", type=Path, required=True)
 parser.add_argument("--run-dir", type=Path, required=True)
 parser.add_argument("--go-on", action="store_true")
-parser.add_argument("--prove", action="store_true")
+parser.add_argument("--verify", action="store_true")
 options = parser.parse_args()
 spec = tomllib.loads(options.spec.read_text())
 manner = spec["logging"]["experiment_name"]

@@ -127,7 +127,7 @@ def test_inspection_names_the_files(tmp_path):
         for kind, file in (("video", "a.mjpeg"), ("image", "b.png"))
     ]
     (tmp_path / "annotations.json").write_text(json.dumps(rows))
-    problems = inspect_dataset(tmp_path, ignore_looks=True).problems
+    problems = inspect_dataset(tmp_path, skip_near_duplicates=True).problems
     assert [(problem.code, Path(str(problem.where)).name) for problem in problems] == [
         ("MEDIA_READ_DIFFERENTLY", "a.mjpeg"),
         ("MEDIA_READ_DIFFERENTLY", "b.png"),

@@ -46,7 +46,7 @@ LOOP = {
     "continue_from": "last",
     "audit": "report",
     "train": "num_epochs=12",
-    "words.mine": "--per-gap 12 --most 288",
+    "words.mine": "--per-gap 12 --max-rows 288",
     "words.assemble": "--replay 5",
 }
 

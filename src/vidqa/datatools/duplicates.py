@@ -118,10 +118,10 @@ class SplitGroups:
         return lines
 
 
-def find_split_groups(pairs: Sequence[Pair], group_by: str, *, ignore_looks: bool) -> SplitGroups:
+def find_split_groups(pairs: Sequence[Pair], group_by: str, *, skip_near_duplicates: bool) -> SplitGroups:
     """Find the records that must stay in one part of a split, by reason: of one group (`group_by` is a field of the
-    rows, or a pattern in the names of media), of equal files or file stems, or, unless `ignore_looks`, near duplicates.
-    Raises USAGE."""
+    rows, or a pattern in the names of media), of equal files or file stems, or, unless `skip_near_duplicates`, near
+    duplicates. Raises USAGE."""
     result = SplitGroups()
     media: dict[str, MediaRef] = {}
     first_user: dict[str, int] = {}
@@ -132,7 +132,7 @@ def find_split_groups(pairs: Sequence[Pair], group_by: str, *, ignore_looks: boo
     if group_by:
         _by_group(pairs, group_by, result)
     reasons = {CONTENT: same_bytes(media.values()), STEM: _same_stem(media.values())}
-    if not ignore_looks:
+    if not skip_near_duplicates:
         reasons[LOOKS] = _alike(media, result)
     for reason, groups in reasons.items():
         for group in groups:

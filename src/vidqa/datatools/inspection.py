@@ -66,9 +66,9 @@ def inspect_dataset(
     model: Path | None = None,
     fps: float | None = None,
     nframes: int | None = None,
-    ignore_looks: bool = False,
+    skip_near_duplicates: bool = False,
 ) -> Inspection:
-    """Read annotations and the header of every file, and compare three frames of each unless `ignore_looks` is set.
+    """Read annotations and the header of every file, and compare three frames of each unless `skip_near_duplicates`.
     With a model folder, plan every sample and count its tokens.
 
     Invalid records, files and samples are reported as problems; the facts are about the others.
@@ -88,6 +88,7 @@ def inspect_dataset(
         problems += unplanned
     twice = find_duplicates(records)
     problems += [problem for what, groups in twice.items() for problem in duplicate_problems(groups, what)]
+    alike = None if skip_near_duplicates else groups_alike([refs[key] for key in media], media)[0][:MOST_GROUPS]
     facts = {
         "annotations": str(annotation_path),
         **_counts(records, refs.values()),
@@ -95,7 +96,7 @@ def inspect_dataset(
         **_media_facts(media.values(), refs),
         "tokens": _token_facts(samples),
         **{what: groups[:MOST_GROUPS] for what, groups in twice.items()},
-        "look_alike": None if ignore_looks else groups_alike([refs[key] for key in media], media)[0][:MOST_GROUPS],
+        "look_alike": alike,
         "unused_media": unused_media[:MOST_GROUPS],
         "unused_media_count": len(unused_media),
         "unnamed_members": unnamed_members,

@@ -20,7 +20,7 @@ SPLIT = Code(
     "their media.",
     "No action needed if the counts suit you and such files are not clips of one recording; unlinked parts are used "
     "with the media path, as the next command shows. Otherwise split again into another folder with another --seed or "
-    "--share, with --ignore-looks if a fixed camera makes all clips look alike, or with --group-by "
+    "--share, with --skip-near-duplicates if a fixed camera makes all clips look alike, or with --group-by "
     "'(.*[^0-9/])[0-9]+[.][^.]+$' or the field that names the recording.",
 )
 FORMAT = Code(

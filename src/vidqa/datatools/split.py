@@ -79,12 +79,12 @@ def split_dataset(
     stratify: str,
     group_by: str = "",
     *,
-    ignore_looks: bool = False,
+    skip_near_duplicates: bool = False,
 ) -> Split:
     """Write OUT/train/annotations.json, OUT/val/annotations.json, OUT/split.json and OUT/together.json.
 
     `share` is the fraction of records for validation, `stratify` "kind" or "answer" (see `stratum`); `group_by` and
-    `ignore_looks` determine which records stay together (see `find_split_groups`). Rows are unchanged, with three
+    `skip_near_duplicates` determine which records stay together (`find_split_groups`). Rows are unchanged, with three
     exceptions: a row without an id gets its position as id, fields that are not JSON (a datetime in a table) are left
     out, and media that were matched by file name are named by path. If all media names are relative to one folder, each
     part gets hard links to its media, and is a complete data set.
@@ -95,7 +95,7 @@ def split_dataset(
         raise USAGE.error("--share", f"{share:g} is not between 0 and 1", "give for example 0.1")
     source = open_source(annotation_path, media_path)
     pairs, warnings_read = load_pairs(source)
-    groups = find_split_groups(pairs, group_by, ignore_looks=ignore_looks)
+    groups = find_split_groups(pairs, group_by, skip_near_duplicates=skip_near_duplicates)
     validation = choose_validation([pair.record for pair in pairs], share, seed, stratify, groups.ties)
     parts = {
         "train": [pair for index, pair in enumerate(pairs) if index not in validation],
@@ -105,7 +105,7 @@ def split_dataset(
     if source.media.in_tables and None in part_links.values():
         require_media_files(source, annotation_path)
     facts = _facts(source, pairs, parts, share, seed, stratify)
-    facts |= {"group_by": group_by, "ignore_looks": ignore_looks, "together": groups.facts()}
+    facts |= {"group_by": group_by, "skip_near_duplicates": skip_near_duplicates, "together": groups.facts()}
     dropped: Counter[str] = Counter()
     files = {out / name / ANNOTATIONS: json_list(_row(pair, dropped) for pair in part) for name, part in parts.items()}
     for name in PARTS:
@@ -133,7 +133,7 @@ def choose_validation(
     shuffled_groups = drawn_groups(records, seed, ties)
     if len(shuffled_groups) < 2:
         reason = "share one video or image" if len(groups_sharing_media(records)) < 2 else "must stay together"
-        remedy = "Use at least two videos; if all clips are from one fixed camera, add --ignore-looks."
+        remedy = "Use at least two videos; if all clips are from one fixed camera, add --skip-near-duplicates."
         raise DATA_SPLIT.error("annotations", f"all {len(records)} records {reason}", remedy)
     return stratified([stratum(record, stratify) for record in records], shuffled_groups, share)
 

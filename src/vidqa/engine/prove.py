@@ -1,7 +1,7 @@
 """Proof that engine.share_video_prefix does not change losses: the losses of the samples of one step are computed with
 and without shared video prefixes, and compared. Nothing is trained.
 
-python -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --prove --spec S.toml --run-dir R
+python -m vidqa.engine.torchrun --standalone --nproc-per-node 2 -m vidqa.engine train --verify --spec S.toml --run-dir R
 """
 
 from __future__ import annotations

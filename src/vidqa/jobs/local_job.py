@@ -76,7 +76,7 @@ def prove(action: str, spec_path: Path) -> Path:
             )
         refuse_busy(run)
         folder = run / PROOF
-    run_engine(_prepared(job_spec, folder), "--prove")
+    run_engine(_prepared(job_spec, folder), "--verify")
     return folder
 
 

@@ -133,7 +133,7 @@ class Action:
     outcome: Importable = None  # outcome(record): the results of an ended job, and the next commands
 
     # Its work.
-    proof: str = ""  # a program like `program` for --prove: it recomputes and compares results, without training
+    proof: str = ""  # a program like `program` for --verify: it recomputes and compares results, without training
     proves_earlier_run: bool = False  # whether the proof reads an earlier run, whose folder contains its own run folder
     report_module: str = ""  # the module that writes the HTML report of the run folder when the program ends
     uploads: Callable[[Any], bool] = lambda spec: False  # whether a complete run is uploaded

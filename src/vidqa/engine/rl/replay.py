@@ -1,6 +1,6 @@
 """Replay of a step of a GRPO run: rewards and gradient norm are recomputed from its recorded completions.
 
-python scripts/launch.py grpo --spec RUN/spec.toml --prove
+python scripts/launch.py grpo --spec RUN/spec.toml --verify
 
 A step can be replayed if its initial state exists: the step after a checkpoint, or step 1 from the model folder.
 """

@@ -58,7 +58,7 @@ class Assembly:
     validation: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
     replay: float | None = None
-    cap: int = 0
+    max_per_kind: int = 0
     balance: bool = True
     group_by: str = ""
     round: int = 1
@@ -120,7 +120,7 @@ def assemble(request: Assembly) -> Assembled:
     rng = np.random.default_rng(request.seed)
     if request.balance:
         new = _balanced(new, rng, left_out)
-    new = _capped(new, request.cap, rng, left_out)
+    new = _capped(new, request.max_per_kind, rng, left_out)
     replayed = [] if request.pairs else _replayed(base, len(new), request.replay, rng)
     left_out["base rows not replayed"] = 0 if request.pairs else len(base) - len(replayed)
     assembled = Assembled(_rows(request, replayed, new), +left_out, leaks)

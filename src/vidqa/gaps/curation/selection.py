@@ -17,14 +17,14 @@ Texts = Mapping[int, Mapping[str, str | None]]
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of a selection: `per_gap`, the most rows of one gap; `most`, the most rows of all gaps (0: no limit);
-    `threshold`, the least similarity of a row; `near_copy`, the cosine of media from which two rows with one question
-    are near copies; `seed`, of the order in which gaps take turns."""
+    """Limits of a selection: `per_gap`, the most rows of one gap; `max_rows`, the most rows of all gaps (0: no limit);
+    `threshold`, the least similarity of a row; `duplicate_threshold`, the cosine of media from which two rows with one
+    question are near duplicates; `seed`, of the order in which gaps take turns."""
 
     per_gap: int = 20
-    most: int = 0
+    max_rows: int = 0
     threshold: float = 0.5
-    near_copy: float = 0.999
+    duplicate_threshold: float = 0.999
     seed: int = 0
 
 
@@ -50,18 +50,18 @@ def choose(
 ) -> Choice:
     """Select rows: gaps take turns, each taking its nearest allowed row; within a slice, rows with the rarest answer so
     far come first. `classes` has the answer of labelled rows; media in `forbidden` are those of the KPI set."""
-    choice, near_copies = Choice(), _NearCopies(candidates.projections, limits.near_copy)
+    choice, near_duplicates = Choice(), _NearDuplicates(candidates.projections, limits.duplicate_threshold)
     balance = _Balance(texts, classes)
     rows, count_of = set[int](), Counter[int]()
     waiting = [_allowed(candidates, gap, texts, limits, forbidden, choice) for gap in range(len(candidates.row))]
     turns = deque(np.random.default_rng(limits.seed).permutation(len(waiting)).tolist())
-    while turns and not (limits.most and len(choice.rows) >= limits.most):
+    while turns and not (limits.max_rows and len(choice.rows) >= limits.max_rows):
         gap = turns.popleft()
-        best = _next(waiting[gap], rows, near_copies, texts, balance, choice)
+        best = _next(waiting[gap], rows, near_duplicates, texts, balance, choice)
         if best is None:
             continue
         rows.add(best.row)
-        near_copies.add(best.row, texts[best.row]["question"] or "")
+        near_duplicates.add(best.row, texts[best.row]["question"] or "")
         balance.add(best.row)
         choice.rows.append(best)
         count_of[gap] += 1
@@ -91,7 +91,7 @@ def _allowed(
 def _next(
     waiting: list[Chosen],
     rows: set[int],
-    near_copies: _NearCopies,
+    near_duplicates: _NearDuplicates,
     texts: Texts,
     balance: _Balance,
     choice: Choice,
@@ -101,7 +101,7 @@ def _next(
         best = waiting.pop(balance.rarest([chosen.row for chosen in waiting]))
         if best.row in rows:
             continue
-        if near_copies.has(best.row, texts[best.row]["question"] or ""):
+        if near_duplicates.has(best.row, texts[best.row]["question"] or ""):
             choice.left_out["near copies"] += 1
             continue
         return best
@@ -135,7 +135,7 @@ class _Balance:
         return next(at for at, key in enumerate(keys) if not key or self.counts[key] == fewest[key[0]])
 
 
-class _NearCopies:
+class _NearDuplicates:
     """Unit projections of the media of selected rows, by their question."""
 
     def __init__(self, projections: Mapping[int, np.ndarray], threshold: float) -> None:
@@ -147,7 +147,7 @@ class _NearCopies:
         return projection / max(float(np.linalg.norm(projection)), 1e-6)
 
     def has(self, row: int, question: str) -> bool:
-        """Whether a near copy with the same question was selected."""
+        """Whether a near duplicate with the same question was selected."""
         same = self.chosen[question]
         return bool(same) and float(np.max(np.stack(same) @ self._unit(row))) >= self.threshold
 

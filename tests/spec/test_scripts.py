@@ -233,6 +233,27 @@ def test_training_goes_on_from_the_parents_checkpoint(tmp_path: Path, root: Path
     assert script("build_spec", "train", "--parent-run", run, "--which", "step_9").returncode == 3
 
 
+def test_a_training_without_the_parents_checkpoint_names_the_weights_it_starts_from(tmp_path: Path, root: Path) -> None:
+    """The adapter of a parent is among its keys; the weights of a full training have to be named."""
+    for lora in (True, False):
+        run = run_of(tmp_path / str(lora), root, lora=lora)
+        words = (
+            "build_spec",
+            "train",
+            "--parent-run",
+            run,
+            "--set",
+            "train.resume=false",
+            "--out",
+            tmp_path / "t.toml",
+        )
+        problems = json.loads(script(*words, "--json").stdout)["problems"]
+        assert ("train.resume" in [problem["where"] for problem in problems]) is not lora
+    assert f"--model {run / 'best'}" in problems[0]["remedy"]
+    assert script(*words, "--model", run / "best").returncode == 0
+    assert load(tmp_path / "t.toml", "train").policy.model_name_or_path == str(run / "best")
+
+
 def test_the_epochs_of_an_earlier_run_are_said_in_steps_of_the_new_data(tmp_path: Path, root: Path) -> None:
     run = run_of(tmp_path, root, lora=False)
     (run / "plan.json").write_text(json.dumps({"total_steps": 6, "train_samples": 16}))

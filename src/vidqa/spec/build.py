@@ -15,6 +15,7 @@ from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.data.archive import archives_in
 from vidqa.spec.adapter_keys import is_adapter
 from vidqa.spec.cosmos import target_table, video_fps_problems
+from vidqa.spec.keys import value_in
 from vidqa.spec.layers import Layer, parse_set, read_layer
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.parent_layers import PARENT_LAYER, from_adapter, model_keys, parent_layer, view_layer
@@ -59,6 +60,8 @@ def build(request: Request) -> Resolved:
         raise ProblemError(problems)
     used_layers = [layer for layer in layers if layer.table or layer is layers[0]]  # the profile is always listed
     resolved = resolve(request.action, used_layers, request.target)
+    if parent := next((layer for layer in layers if layer.name.startswith(PARENT_LAYER)), None):
+        _require_weights_of(parent, resolved)
     resolved = replace(resolved, warnings=[*resolved.warnings, *_step_problems(request, resolved)])
     return _for_cosmos(resolved) if request.target == "cosmos-rl" else resolved
 
@@ -144,6 +147,20 @@ def _root_layer(request: Request, part: str, root: str) -> Layer:
         archives = archives_in(folder) if request.target == "cosmos-rl" else []
         table = {annotations: str(file), media: str(next(iter(archives), folder))}
     return Layer(f"data root {root}", {**table, **data.root_sets})
+
+
+def _require_weights_of(parent: Layer, resolved: Resolved) -> None:
+    """Raise SPEC_CONFLICT if a later layer turns off the checkpoint of the `parent`, and nothing else of it is trained
+    further: training would start from the base model of that run."""
+    checkpoint, spec = value_in(parent.table, "train.resume"), resolved.spec
+    if not checkpoint or not isinstance(spec, TrainSpec) or spec.train.resume:
+        return
+    continues_adapter = spec.policy.lora is not None and spec.policy.lora.lora_path
+    if not continues_adapter and resolved.origins["policy.model_name_or_path"] == parent.name:
+        base, run = spec.policy.model_name_or_path, Path(checkpoint).parent.parent
+        message = f"it is false: training would start from the base model {base}, not from the weights of {run}"
+        remedy = f"for these weights with a new optimizer add --model {run / 'best'}; to continue the run leave it out"
+        raise CONFLICT.error("train.resume", message, remedy)
 
 
 def _for_cosmos(resolved: Resolved) -> Resolved:

@@ -22,6 +22,21 @@ def test_the_order_of_adapted_modules_changes_nothing(modules: list[str], is_cha
     assert bool(changed) is is_change and all(text.startswith("lora: ") for text in changed)
 
 
+@pytest.mark.parametrize(("objective", "is_change"), [("sft", False), ("dpo", True)])
+def test_initial_adapter_values_matter_only_for_the_reference_of_dpo(objective: str, is_change: bool) -> None:
+    def facts(**lora: object) -> dict[str, object]:
+        table = {"policy": {"lora": lora}, "engine": {"objective": objective}}
+        return weights_facts(TrainSpec.model_validate(table), [], None)
+
+    recorded = {
+        **facts(),
+        "lora": {**facts()["lora"], "init_lora_weights": True},
+    }  # as checkpoints of earlier versions have it
+    changed = changes(recorded, facts(init_lora_weights=False), [])
+    assert changed == ["lora: {'init_lora_weights': True} -> {'init_lora_weights': False}"] * is_change
+    assert changes(recorded, facts(r=4, init_lora_weights=True), ["q_proj"])[0].startswith("lora: {'r': ")
+
+
 @pytest.mark.parametrize("pattern", ["r_pattern", "alpha_pattern"])
 @pytest.mark.parametrize(
     ("before", "now", "is_change"),

@@ -21,6 +21,7 @@ from vidqa.core.actions import action_for
 from vidqa.core.files import content_hash, ends_of
 from vidqa.core.problem import ProblemError
 from vidqa.planning.budget.params import value_of
+from vidqa.planning.pairs import learns_pairs
 from vidqa.planning.samples import Sample
 from vidqa.spec import effective_batch, load_training
 from vidqa.spec.keys import flat, leaves
@@ -69,13 +70,14 @@ def weights_facts(
     """The part `weights`: the base model, names and shapes of the trainable parameters (`trained`), and the adapters.
     `base_model` is the `weights_hash` of the base model; None, if it is unknown, leaves it out."""
     lora = spec.policy.lora
+    # None of these changes the meaning of saved tensors, but the reference of DPO is computed with the first values.
+    ignored = {"lora_dropout", "lora_path", *(() if learns_pairs(spec) else ("init_lora_weights",))}
     shapes = sorted((name, list(shape)) for name, shape in trained)
     return {
         **({} if base_model is None else {"base_model": base_model}),
         "trained": hashlib.sha256(json.dumps(shapes).encode()).hexdigest(),
         "base_precision": spec.policy.quantization,
-        # These two do not change the meaning of saved tensors.
-        "lora": lora.model_dump(exclude={"lora_dropout", "lora_path"}) if lora else None,
+        "lora": lora.model_dump(exclude=ignored) if lora else None,
     }
 
 
@@ -100,10 +102,19 @@ def compare(
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any], adapted: Collection[str]) -> list[str]:
     """The changes of one part, as text; `adapted` are the names of modules with adapters. A fact that an earlier
-    version did not record counts as false."""
-    pairs = [(key, before.get(key), value) for key, value in now.items()]
-    differing = [trio for trio in pairs if _effect(trio[1], adapted) != _effect(trio[2], adapted)]
-    return [f"{key}: {was!r} -> {value!r}" for key, was, value in differing if not (was is None and value is False)]
+    version did not record counts as false; a key of adapters that only the checkpoint has is ignored."""
+    texts = []
+    for key, value in now.items():
+        was = before.get(key)
+        if isinstance(was, Mapping) and isinstance(value, Mapping):
+            was = {name: was[name] for name in value if name in was}
+        if _effect(was, adapted) == _effect(value, adapted) or (was is None and value is False):
+            continue
+        if isinstance(was, Mapping) and isinstance(value, Mapping):
+            names = [name for name in value if value[name] != was.get(name)]
+            was, value = ({name: fact.get(name) for name in names} for fact in (was, value))
+        texts.append(f"{key}: {was!r} -> {value!r}")
+    return texts
 
 
 def _effect(fact: Any, adapted: Collection[str]) -> Any:

@@ -36,7 +36,7 @@ SCHEMA = "vidqa.result.v1"
 SKILL_ROOT = Path(__file__).resolve().parents[3]  # the folder that holds SKILL.md and scripts/
 EXIT_CODES = """exit codes:
   0 ok, 1 internal error, 2 usage, 3 spec or data wrong, 4 environment not ready,
-  5 job failed, 6 still running or stopped, 7 refused without --yes"""
+  5 job failed, 6 still running or stopped, 7 refused without --yes, 130 interrupted"""
 
 USAGE = Code(
     "USAGE",
@@ -53,7 +53,7 @@ FILE_REFUSED = Code(
     "AWS_ENDPOINT_URL. Then run the same command again.",
     Exit.ENVIRONMENT,
 )
-LINE_EVERY_S = 15.0  # between lines of progress without a terminal
+LINE_EVERY_S = 15.0  # between lines of progress
 REFUSED_BY_SYSTEM = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT),
     *(errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP),  # impossible file names
@@ -62,7 +62,7 @@ INTERRUPTED = Code(
     "INTERRUPTED",
     "The script was interrupted from the keyboard.",
     "Run it again. A job that it started continues: python scripts/jobs.py status",
-    Exit.NOT_DONE,
+    Exit.INTERRUPTED,
 )
 NOT_AGREED = Code(
     "NOT_AGREED",
@@ -236,27 +236,8 @@ def note(message: str) -> None:
 
 @contextmanager
 def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """Report progress over many files on stderr: a bar on a terminal, else a line now and then. Yields a function to be
-    called once for each of the `total` items."""
-    if sys.stderr.isatty() and total:
-        with _bar(what, total) as advance:
-            yield advance
-    else:
-        yield _lines(what, total)
-
-
-@contextmanager
-def _bar(what: str, total: int) -> Iterator[Callable[[], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)
-
-
-def _lines(what: str, total: int) -> Callable[[], None]:
+    """Report progress over many files on stderr, as a line now and then. Yields a function to be called once for each
+    of the `total` items."""
     start = last = time.monotonic()
     done = 0
 
@@ -268,7 +249,7 @@ def _lines(what: str, total: int) -> Callable[[], None]:
             last = now
             note(f"{what}: {done} of {total}, about {(now - start) / done * (total - done):.0f} s left")
 
-    return advance
+    yield advance
 
 
 def printable(text: str) -> str:

@@ -28,6 +28,7 @@ class Exit(IntEnum):
     JOB_FAILED = 5
     NOT_DONE = 6  # still running, timed out, or stopped and resumable
     REFUSED = 7  # refused without --yes
+    INTERRUPTED = 130  # as in a shell
 
 
 @dataclass(frozen=True)

@@ -271,12 +271,15 @@ def _children(parent: int) -> list[str]:
     return Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
 
 
-def test_a_broken_clip_is_quarantined_and_counts_as_not_answered(world: SimpleNamespace, tmp_path: Path) -> None:
+def test_a_broken_clip_is_quarantined_and_counts_as_not_answered(
+    world: SimpleNamespace, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     root = tiny_data(tmp_path, clips=2, images=0, texts=0)
     (root / "videos/1.mp4").write_bytes(b"not a video")
     broken = SimpleNamespace(**{**vars(world), "root": root, "folder": tmp_path})
     spec = _spec(tmp_path, broken, engine__on_bad_sample="quarantine")
     run_here("evaluate", spec, tmp_path / "run")
+    assert "left out: MEDIA_UNREADABLE at annotations.json[2]" in capfd.readouterr().err
     assert [item["response"] is None for item in _answers(tmp_path / "run")] == [False, False, True, True]
     metrics = json.loads((tmp_path / "run/metrics.json").read_text())
     assert metrics["n"] == 4 and {p["code"] for p in metrics["quarantined"]} == {"MEDIA_UNREADABLE"}

@@ -192,7 +192,7 @@ def test_the_error_of_another_rank_outlives_the_progress_that_is_written_meanwhi
 def test_of_two_ranks_that_fail_the_first_is_told(tmp_path: Path) -> None:
     for _ in range(25):
         run, barrier = RunFolder(tmp_path), threading.Barrier(2)
-        run.write_status("RUNNING")
+        run.write_status("RUNNING", step=3, total_steps=9)
         firsts: list[str] = []
 
         def fail(rank: str, run: RunFolder = run, barrier: threading.Barrier = barrier, firsts: list = firsts) -> None:
@@ -206,4 +206,5 @@ def test_of_two_ranks_that_fail_the_first_is_told(tmp_path: Path) -> None:
             rank.start()
         for rank in ranks:
             rank.join()
+        assert (run.read_status()["step"], run.read_status()["total_steps"]) == (3, 9)
         assert firsts == [run.read_status()["message"]] == [problem.where for problem in run.read_problems()]

@@ -63,6 +63,15 @@ def test_a_finished_evaluation_says_its_accuracy_and_what_guessing_would_get(tra
         assert made.data["report"] == f"{record.run_dir}/report.html" and made.data["report"] in made.text
 
 
+def test_records_that_were_left_out_are_named(trained: JobRecord) -> None:
+    run = Path(trained.run_dir)
+    problems = [{"where": f"a.json[{row}]", "code": "C", "message": "m", "remedy": "r"} for row in range(5)]
+    (run / "quarantine.json").write_text(json.dumps(problems))
+    for made in ways(trained):
+        assert made.data["left_out"]["count"] == 5 and made.data["left_out"]["first"][0] == "a.json[0]"
+        assert f"named in {run / 'quarantine.json'}: a.json[0]; a.json[1]; a.json[2] ..." in made.text
+
+
 def test_damaged_scores_are_not_shown(trained: JobRecord) -> None:
     record = as_evaluation(trained)
     for damage in (b"", b"\0" * 40, b"[1]", b'{"headline": 3}', b'{"accuracy": 1'):

@@ -13,7 +13,7 @@ from tests.clips import write_clip
 from tests.preflight.conftest import records
 from tests.preflight.corpus import Case
 from vidqa import spec as specs
-from vidqa.core.run_folder import RunFolder
+from vidqa.core.run_folder import QUARANTINE, RunFolder
 from vidqa.engine.data.planned_samples import prepare_evaluation, prepare_training
 from vidqa.engine.loading.freeze import choose_trainable
 from vidqa.engine.loading.load import meta_model
@@ -215,7 +215,7 @@ def test_missing_media_are_left_out_where_broken_ones_are(case: Case) -> None:
     asked = specs.load(case.write(), "train")
     world, run = SimpleNamespace(is_main=True, on_main=lambda make: make()), RunFolder(case.folder / "run")
     prepared = prepare_training(asked, training_planner(asked, case.shared_model), world, run)
-    left_out = prepared.quarantined
+    left_out = run.read_problems(QUARANTINE)
     assert len(load_sets(asked)["train"]) == 8 and len(prepared.train) == report.facts["train"]["samples"] == 6
     assert [p.code for p in left_out] == ["MEDIA_UNREADABLE"] * 2 and "nowhere.mp4" in left_out[0].where
     keys = {"dataset.annotation_path": str(case.folder / "train.json"), "engine.on_bad_sample": "quarantine"}

@@ -80,29 +80,32 @@ class RunFolder:
         self,
         state: str,
         *,
-        step: int = 0,
-        total_steps: int = 0,
+        step: int | None = None,
+        total_steps: int | None = None,
         eta_s: float | None = None,
         message: str = "",
         exit_code: int | None = None,
         unless: Collection[str] = (),
         problems: Sequence[Problem] | None = None,
     ) -> bool:
-        """Write status.json. `state` is PENDING, RUNNING, COMPLETE, ERROR, CANCELED or STOPPED. If the current state is
-        one of `unless`, write nothing and return False; a lock prevents other processes, such as a failing rank, from
-        writing in between. `problems` are written with it."""
-        status = {
-            "state": state,
-            "step": step,
-            "total_steps": total_steps,
-            "eta_s": eta_s,
-            "message": message,
-            "exit_code": exit_code,
-            "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        }
+        """Write status.json. `state` is PENDING, RUNNING, COMPLETE, ERROR, CANCELED or STOPPED; the last four keep the
+        steps of the current status unless others are given. If the current state is one of `unless`, write nothing and
+        return False; a lock prevents other processes, such as a failing rank, from writing in between. `problems` are
+        written with it."""
         with self._status_locked():
-            if unless and self.read_status().get("state") in unless:
+            current = self.read_status()
+            if current.get("state") in unless:
                 return False
+            before = {} if state in ("PENDING", "RUNNING") else current
+            status = {
+                "state": state,
+                "step": before.get("step", 0) if step is None else step,
+                "total_steps": before.get("total_steps", 0) if total_steps is None else total_steps,
+                "eta_s": eta_s,
+                "message": message,
+                "exit_code": exit_code,
+                "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            }
             if problems is not None:
                 self.write_problems(problems)
             write_json(self.path / "status.json", status)
@@ -121,8 +124,8 @@ class RunFolder:
         status = read_object(self.path / "status.json")
         return {name: status[name] for name, kind in _STATUS.items() if _is(status.get(name), kind)}
 
-    def write_problems(self, problems: Sequence[Problem]) -> None:
-        write_json(self.path / "problems.json", [problem.as_dict() for problem in problems])
+    def write_problems(self, problems: Sequence[Problem], name: str = "problems.json") -> None:
+        write_json(self.path / name, [problem.as_dict() for problem in problems])
 
     def read_problems(self, name: str = "problems.json") -> list[Problem]:
         """The problems that stopped the run, or those in QUARANTINE; empty if there is no such file, or it is
@@ -137,8 +140,7 @@ class RunFolder:
 
     def add_to_quarantine(self, problems: Sequence[Problem]) -> None:
         """Add samples that turned out to be broken, and are left out, to those from before the run was resumed."""
-        named = dict.fromkeys([*self.read_problems(QUARANTINE), *problems])
-        write_json(self.path / QUARANTINE, [problem.as_dict() for problem in named])
+        self.write_problems(list(dict.fromkeys([*self.read_problems(QUARANTINE), *problems])), QUARANTINE)
 
     def log_metrics(self, step: int, values: dict[str, float], at: float) -> None:
         """Append one event to metrics.jsonl; `at` is its time in seconds since 1970."""

@@ -40,22 +40,22 @@ def main() -> int:
     parser.add_argument("--spec", type=Path, required=True)
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--go-on", action="store_true", help="continue an earlier attempt in the run folder")
-    parser.add_argument("--prove", action="store_true", help="do not train; run the check of the action")
+    parser.add_argument("--verify", action="store_true", help="do not train; run the check of the action")
     options = parser.parse_args()
     run = RunFolder(options.run_dir)
     try:
         action = actions.action(options.action)
     except ProblemError as unknown:
         return _end_with_problems(run, "", unknown.problems)
-    if options.prove and not action.proof:
-        parser.error(f"--prove is not for {action.name}")
-    report_module = "" if options.prove else action.report_module
+    if options.verify and not action.proof:
+        parser.error(f"--verify is not for {action.name}")
+    report_module = "" if options.verify else action.report_module
     try:
         run.path.mkdir(parents=True, exist_ok=True)
         if rank() == 0:
             run.write_status("RUNNING", message="starting")  # replaces the status of an earlier attempt
         spec = load(options.spec, options.action)
-        program = _program(action.proof if options.prove else action.program)
+        program = _program(action.proof if options.verify else action.program)
         code = program(with_resuming(spec, run) if options.go_on else spec, run)
     except ProblemError as stopped:
         return _end_with_problems(run, report_module, stopped.problems)
@@ -69,8 +69,8 @@ def main() -> int:
         return _end_with_problems(run, report_module, [_problem_of_exception(bug, run)])
     if rank() == 0:
         state = "COMPLETE" if code == Exit.OK else "STOPPED"
-        run.write_status(state, **_steps(run), message=state.lower(), exit_code=code, unless=("ERROR",))
-        if not options.prove:
+        run.write_status(state, message=state.lower(), exit_code=code, unless=("ERROR",))
+        if not options.verify:
             write_report(run, report_module)
             if state == "COMPLETE" and action.uploads(spec):
                 run_upload(run)
@@ -118,12 +118,6 @@ def _program(program_name: str) -> Callable[[Any, RunFolder], int]:
     return program
 
 
-def _steps(run: RunFolder) -> dict[str, Any]:
-    """The steps of the last status, for the last one of this attempt."""
-    status = run.read_status()
-    return {key: status.get(key, 0) for key in ("step", "total_steps")}
-
-
 def _problem_of_exception(bug: Exception, run: RunFolder) -> Problem:
     kind, first_line = type(bug).__name__, str(bug).partition("\n")[0]
     if kind == "OutOfMemoryError":
@@ -143,9 +137,7 @@ def _end_with_problems(run: RunFolder, report_module: str, problems: list[Proble
     try:
         state, message = "STOPPED" if code == Exit.NOT_DONE else "ERROR", f"{problems[0].code}: {problems[0].message}"
         ended = ("ERROR", "COMPLETE")
-        is_first = run.write_status(
-            state, **_steps(run), message=message, exit_code=code, unless=ended, problems=problems
-        )
+        is_first = run.write_status(state, message=message, exit_code=code, unless=ended, problems=problems)
         if is_first and (run.path / "plan.json").exists():  # the run had begun
             write_report(run, report_module)
     except OSError as unwritable:

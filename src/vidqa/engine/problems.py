@@ -46,7 +46,8 @@ ENGINE_ROLLOUT_DIFFERS = Code(
 ENGINE_SAVE_FAILED = Code(
     "ENGINE_SAVE_FAILED",
     "A checkpoint or export could not be written; earlier ones are untouched.",
-    "Free disk space or choose another train.output_dir, then resume with train.resume = true.",
+    "Free disk space, then resume: python scripts/jobs.py retry JOB. On another disk, from the newest checkpoint: "
+    "build_spec.py train --parent-run RUN --results-dir FOLDER.",
     Exit.JOB_FAILED,
 )
 ENGINE_UNPROVEN = Code(

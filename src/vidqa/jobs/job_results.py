@@ -16,7 +16,7 @@ from vidqa.core.cli import Result, command, refused_writes, size_text
 from vidqa.core.environment import SECRET_NAMES, jobs_folder
 from vidqa.core.files import open_plain, read_object
 from vidqa.core.problem import Exit, Problem, ProblemError, bounded, exit_code_of
-from vidqa.core.run_folder import ANSWERS, EMBEDDINGS, QUERY_EMBEDDINGS
+from vidqa.core.run_folder import ANSWERS, EMBEDDINGS, QUARANTINE, QUERY_EMBEDDINGS
 from vidqa.jobs import failure, records, watch
 from vidqa.jobs.platforms._base import RUN_SCRIPT, SPEC_FILE, SUBMIT_SCRIPT, Platform, State, copy_command
 from vidqa.jobs.problems import JOB_NOT_DONE, JOB_RECORD_BROKEN
@@ -39,6 +39,7 @@ SCORES = (
     "one_answer",
 )
 PAGE = "report.html"
+MOST_NAMED = 3  # of the samples that a run left out
 
 
 def of_dry_run(dry_run: DryRun, platform: Platform, out: Path | None = None) -> Result:
@@ -183,7 +184,14 @@ def results_of(record: JobRecord) -> JobResults:
     results = actions.resolve(show)(record) if show else JobResults()
     page = Path(record.run_dir) / PAGE
     shown = {"report": str(page)} if page.is_file() else {}
-    return JobResults({**results.facts, **shown}, {**results.rows, **shown}, results.next)
+    facts, rows = {**results.facts, **shown}, {**results.rows, **shown}
+    if names := [problem.where for problem in record.run.read_problems(QUARANTINE)]:
+        first, file = names[:MOST_NAMED], record.run.path / QUARANTINE
+        facts["left_out"] = {"count": len(names), "first": first, "file": str(file)}
+        rows["left out"] = (
+            f"{len(names)} sample(s), named in {file}: {'; '.join(first)}{' ...' * (len(names) > MOST_NAMED)}"
+        )
+    return JobResults(facts, rows, results.next)
 
 
 def of_training(record: JobRecord) -> JobResults:

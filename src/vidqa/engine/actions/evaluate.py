@@ -15,7 +15,7 @@ from typing import Any
 
 from vidqa.core.files import remove, write_json
 from vidqa.core.problem import Exit, Problem
-from vidqa.core.run_folder import RunFolder
+from vidqa.core.run_folder import QUARANTINE, RunFolder
 from vidqa.data.problems import shown_names
 from vidqa.data.record import Record
 from vidqa.engine.actions.text_metrics import open_measures
@@ -68,6 +68,8 @@ def evaluate(spec: EvaluateSpec, run: RunFolder) -> int:
         answers, bad = result.saved.read(), list(dict.fromkeys(chain(quarantined, *result.failed.values())))
         require_answers(samples, answers, result.failed.keys(), run)
         took = f"{result.answered} answers in {result.seconds:.1f} s" if result.answered else "answered before"
+        if bad:
+            run.write_problems(bad, QUARANTINE)
         write_retries(run, [saved.read() for saved in result.retries])
         write_outcome(spec, run, records, answers, samples, recipe, bad, measures, took)
 

@@ -12,7 +12,7 @@ from vidqa.core.actions import action_for
 from vidqa.core.cli import note
 from vidqa.core.files import write_json
 from vidqa.core.problem import Exit, Problem, ProblemError, raise_errors
-from vidqa.core.run_folder import PLAN, RunFolder
+from vidqa.core.run_folder import PLAN, QUARANTINE, RunFolder
 from vidqa.data.problems import EMPTY
 from vidqa.data.record import Record
 from vidqa.engine.distributed import World
@@ -36,15 +36,16 @@ from vidqa.spec import DataFacts, check_with_data
 from vidqa.spec.models import EvaluateSpec, GrpoSpec, Spec, TrainSpec
 from vidqa.video.problems import VIDEO_DECODE_TIMEOUT
 
+MOST_NAMED = 3  # excluded samples in the log
+
 
 @dataclass(frozen=True)
 class Prepared:
-    """The samples of a run. `quarantined` are the problems of excluded samples."""
+    """The samples of a run."""
 
     train: Sequence[Sample]
     validation: Sequence[Sample]
     fingerprint: str
-    quarantined: list[Problem]
 
 
 def prepare_training(spec: TrainSpec, planner: Planner, world: World, run: RunFolder) -> Prepared:
@@ -60,7 +61,8 @@ def prepare_training(spec: TrainSpec, planner: Planner, world: World, run: RunFo
     chosen = usable(chosen, _longest(spec), trained=True)
     if not chosen:
         raise EMPTY.error(spec.custom.train_dataset.annotation_path, "no training sample is usable", CHECK_LOG)
-    return Prepared(chosen, held, plan.data_fingerprint, problems + more)
+    world.on_main(lambda: leave_out(problems + more, run))
+    return Prepared(chosen, held, plan.data_fingerprint)
 
 
 def prepare_questions(spec: GrpoSpec, planner: Planner, world: World, run: RunFolder) -> Prepared:
@@ -74,7 +76,8 @@ def prepare_questions(spec: GrpoSpec, planner: Planner, world: World, run: RunFo
     rewards = spec.train.train_policy.reward_function
     records = [sample.record for sample in chosen]
     raise_errors(question_problems(records, rewards, balanced=spec.engine.balance == "label"))
-    return Prepared(chosen, held, plan.data_fingerprint, problems + more)
+    world.on_main(lambda: leave_out(problems + more, run))
+    return Prepared(chosen, held, plan.data_fingerprint)
 
 
 def check_steps(spec: TrainSpec, data: Prepared) -> None:
@@ -91,7 +94,18 @@ def prepare_evaluation(
     samples, problems = fitting(spec, planned)
     if not samples:
         raise EMPTY.error(spec.dataset.annotation_path, "no sample can be evaluated", CHECK_LOG)
+    world.on_main(lambda: leave_out(problems, run))
     return planned.records, samples, problems
+
+
+def leave_out(problems: Sequence[Problem], run: RunFolder) -> None:
+    """Name the first excluded samples in the log, and all of them in quarantine.json."""
+    for problem in problems[:MOST_NAMED]:
+        note(f"left out: {problem.code} at {problem.where}: {problem.message}")
+    if len(problems) > MOST_NAMED:
+        note(f"left out: {len(problems) - MOST_NAMED} more samples, named in {QUARANTINE}")
+    if problems:
+        run.add_to_quarantine(problems)
 
 
 def shared_plan(spec: Spec, planner: Planner, world: World, run: RunFolder) -> Plan:
@@ -139,7 +153,7 @@ def _longest(spec: Spec) -> int:
 
 
 def write_plan(run: RunFolder, prepared: Prepared, facts: dict[str, Any]) -> None:
-    """Write plan.json: samples, tokens, steps, and excluded samples."""
+    """Write plan.json: samples, tokens and steps."""
     plan = {
         "schema_version": 1,
         "train_samples": len(prepared.train),
@@ -148,7 +162,6 @@ def write_plan(run: RunFolder, prepared: Prepared, facts: dict[str, Any]) -> Non
         "supervised_tokens_per_epoch": sum(sample.supervised for sample in prepared.train),
         "longest_sample_tokens": max_tokens(prepared.train),
         "data_fingerprint": prepared.fingerprint,
-        "quarantined": [p.as_dict() for p in prepared.quarantined],
         **facts,
     }
     write_json(run.path / "plan.json", plan)
@@ -171,10 +184,8 @@ class BadSamples:
         met_alone = self.world.context.size > 1 and any(problem.code == VIDEO_DECODE_TIMEOUT.name for problem in new)
         end_if_bad(new, fails=self.fails or met_alone)
         self.reported.update(dict.fromkeys(new))
-        if new and self.world.is_main:
-            for problem in new:
-                note(f"left out: {problem.code} at {problem.where}: {problem.message}")
-            self.run.add_to_quarantine(new)
+        if self.world.is_main:
+            leave_out(new, self.run)
 
 
 def end_if_bad(problems: Sequence[Problem], *, fails: bool) -> None:

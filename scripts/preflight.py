@@ -57,6 +57,8 @@ def main(options: argparse.Namespace) -> Result:
     from vidqa.preflight.report import preflight
 
     o = options
+    if o.probe_sample is not None and o.only not in (None, "media", "leaks"):
+        parser.error(f"--only {o.only} decodes no videos: it takes no --probe-sample")
     platform(o.platform)  # reports a mistyped name before videos are decoded
     more = {"evaluate_spec": o.evaluate_spec, "kpi_root": o.kpi_root, "engine": o.engine}
     more["declared"] = Declared(o.gpu_count, o.gpu_memory_gb, o.gpu_arch)

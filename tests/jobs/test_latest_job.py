@@ -69,7 +69,10 @@ def test_a_run_folder_that_was_continued_names_its_newest_job(
     monkeypatch.chdir(Path(first.run_dir).parent)  # where the id of the first is the name of a folder, too
     assert ask("status", first.job_id)["data"]["job_id"] == JobHandle(first.job_id).record().job_id == first.job_id
     moved = Path(first.run_dir).rename(Path(first.run_dir).parent.with_name("moved"))  # its name is no job's
-    assert codes(ask("status", str(moved))) == ["JOB_NOT_FOUND"]
+    (problem,) = ask("status", str(moved))["problems"]
+    assert problem["code"] == "JOB_NOT_FOUND" and f"move it back to {first.run_dir}" in problem["remedy"]
+    (problem,) = ask("retry", first.job_id)["problems"]
+    assert problem["code"] == "RESUME_NO_CHECKPOINT" and "is not there" in problem["message"]
 
 
 def test_a_cancel_of_a_job_that_another_continued_names_that(stand_in: None, write_spec: WriteSpec) -> None:

@@ -352,3 +352,12 @@ def test_a_record_is_read_once_while_it_stays_as_it_is(
     assert len(records.scan()[0]) == len(records.scan()[0]) == 51 and len(read) <= 51
     records.write(replace(record, message="another"))
     assert records.scan(record.spec_fingerprint)[0][0].message == "another"
+
+
+@pytest.mark.parametrize("home", ["", "~nobody-of-this-name"])
+def test_without_a_home_folder_records_are_not_in_the_working_folder(
+    monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.delenv("VIDQA_STATE_DIR", raising=False)
+    assert environment.jobs_folder().is_absolute()

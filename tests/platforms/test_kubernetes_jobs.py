@@ -26,7 +26,7 @@ from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import dry_run, launch
-from vidqa.jobs.platforms._base import State
+from vidqa.jobs.platforms._base import LAUNCHER_ENDED, State
 from vidqa.jobs.platforms.kubernetes import client as kubernetes_client
 from vidqa.jobs.platforms.kubernetes import platform as kubernetes
 from vidqa.jobs.platforms.kubernetes.client import connect
@@ -409,6 +409,9 @@ def test_another_job_of_the_same_name_is_not_ours(
     (Path(record.run_dir) / "status.json").unlink()
     seen = kubernetes.status(earlier)
     assert seen.state == State.ERROR and "vanished" in seen.message
+    launcher = replace(record.launcher, started=record.launcher.started - 1)  # it ended before it created the Job
+    unborn = replace(earlier, job_id="unborn", run_dir="/nowhere", reference=None, launcher=launcher)
+    assert kubernetes.status(unborn).message == LAUNCHER_ENDED
 
 
 def test_a_train_job_is_told_by_its_own_conditions(

@@ -22,7 +22,7 @@ from vidqa.core.problem import Exit, ProblemError
 from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
-from vidqa.jobs.launch import launch, retry
+from vidqa.jobs.launch import dry_run, launch, retry
 from vidqa.jobs.platforms import local, processes
 from vidqa.jobs.platforms._base import LAUNCHER_ENDED, State
 from vidqa.jobs.platforms.processes import ProcessIdentity, job_processes, supervisors
@@ -139,8 +139,32 @@ def test_a_supervisor_whose_launcher_died_before_it_starts_nothing(tmp_path: Pat
 def test_gpus_that_are_not_here_start_no_job(stand_in: None, write_spec: WriteSpec) -> None:
     with pytest.raises(ProblemError, match="PLATFORM_TOO_FEW_GPUS at --gpus"):
         launch("train", write_spec("complete"), "local", Resources(gpus=1))
-    (record,) = records.scan()[0]
-    assert record.message.startswith("it was not started: PLATFORM_TOO_FEW_GPUS")
+    assert records.scan() == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shared"),
+    [("", "", "the same cores"), ("0,1", "1,2", "GPU 1"), ("0", "1", ""), ("", "0", "")],
+)
+def test_a_job_on_the_devices_of_a_running_job_is_a_warning(
+    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, first: str, second: str, shared: str
+) -> None:
+    monkeypatch.setattr(local, "_installed_gpus", lambda: 3)
+    problems = []
+    for devices in (first, second):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+        spec = write_spec("hang", processes=len(devices.split(",")))
+        launched = launch("train", spec, "local", new_run=True)
+        problems.append([problem for problem in launched.problems if problem.code == "JOB_NOT_DONE"])
+        until_engine_runs(launched.record)
+    first_job, second_job = (record.job_id for record in reversed(records.scan()[0]))
+    assert problems[0] == [] and len(problems[1]) == bool(shared)
+    for problem in problems[1]:
+        assert shared in problem.message
+        assert problem.where == first_job and f"cancel {first_job}" in problem.remedy and problem.severity == "warning"
+    for job_id in (first_job, second_job):
+        jobs.cancel(job_id, ENOUGH_S)
+    assert not [p for p in dry_run("train", write_spec("hang"), "local").problems if p.code == "JOB_NOT_DONE"]
 
 
 def test_a_machine_that_hides_environments_runs_no_job(

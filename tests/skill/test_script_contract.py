@@ -157,7 +157,9 @@ def test_a_value_out_of_range_is_a_usage_problem(
         ("jobs", ["cancel", "--yes"], "--yes"),
         ("launch", ["train", "--spec", "a.toml", "--timeout", "3"], "--timeout"),
         ("launch", ["train", "--spec", "a.toml", "--wait", "--engine", "cosmos-rl"], "--wait"),
-        ("launch", ["train", "--spec", "a.toml", "--prove", "--gpus", "4"], "--gpus"),
+        ("launch", ["train", "--spec", "a.toml", "--new-run", "--engine", "cosmos-rl"], "--new-run"),
+        ("launch", ["train", "--spec", "a.toml", "--verify", "--gpus", "4"], "--gpus"),
+        ("preflight", ["--spec", "a.toml", "--only", "spec", "--probe-sample", "3"], "--probe-sample"),
         ("run_automl", ["stop", "--study", "a", "--trials", "3"], "--trials"),
         ("run_automl", ["plan", "--study", "a", "--metric", "accuracy"], "--metric"),
         ("run_deft", ["next", "a", "--pool", "b"], "--pool"),
@@ -203,6 +205,21 @@ def test_without_the_libraries_the_remedy_is_named(script: Path, tmp_path: Path)
         return
     assert done.returncode == Exit.ENVIRONMENT, said
     assert said["problems"][0]["code"] == "ENV_PACKAGE_MISSING" and "make install" in said["problems"][0]["remedy"]
+
+
+@pytest.mark.parametrize("module", ["vidqa.core.cli", "vidqa.core.files", "vidqa.jobs"])
+def test_an_interrupt_is_no_traceback(module: str, tmp_path: Path) -> None:
+    """While a script imports its libraries, and later: `module` is where the interrupt comes."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import signal, sys\nclass Finder:\n    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n            signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, SKILL_ROOT / "scripts/launch.py", *WRONG["launch"][0]]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == Exit.INTERRUPTED == 130
+    assert done.stdout == "" and "interrupted" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -67,7 +68,7 @@ def docker_host() -> str | None:
 
 def state_folder() -> Path:
     """The folder of job records. It lies outside of results, so that deleting results never loses a job."""
-    return Path(os.environ.get("VIDQA_STATE_DIR") or Path.home() / ".vidqa")
+    return Path(os.environ.get("VIDQA_STATE_DIR") or _home() / ".vidqa").absolute()
 
 
 def jobs_folder() -> Path:
@@ -77,7 +78,13 @@ def jobs_folder() -> Path:
 
 def cache_folder() -> Path:
     """The folder of the frame cache, media probes and code compiled by torch."""
-    return Path(os.environ.get("VIDQA_CACHE_DIR") or Path.home() / ".cache" / "vidqa").absolute()
+    return Path(os.environ.get("VIDQA_CACHE_DIR") or _home() / ".cache" / "vidqa").absolute()
+
+
+def _home() -> Path:
+    """The user's folder; for a user without one, as in a container, a folder of this user in the temporary folder."""
+    home = os.path.expanduser("~")
+    return Path(home) if os.path.isabs(home) else Path(tempfile.gettempdir(), f"vidqa-{os.getuid()}")
 
 
 def rank() -> int:
@@ -120,11 +127,13 @@ def visible_gpus() -> list[str] | None:
     """The GPUs of `with_gpus`, else those of CUDA_VISIBLE_DEVICES, as written there; None without either."""
     if (lent := _LENT.get()) is not None:
         return list(lent)
-    written = os.environ.get(GPUS)
-    if written is None:
-        return None
-    names = [name.strip() for name in written.split(",")]
-    return [name for name in names if name and name != "-1"]
+    return gpu_names(os.environ.get(GPUS))
+
+
+def gpu_names(written: str | None) -> list[str] | None:
+    """The GPUs in a value of CUDA_VISIBLE_DEVICES; None without a value."""
+    names = written.split(",") if written is not None else None
+    return names and [name.strip() for name in names if name.strip() not in ("", "-1")]
 
 
 @contextmanager

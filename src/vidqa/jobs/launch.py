@@ -24,12 +24,13 @@ from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.core.run_folder import PLAN
 from vidqa.jobs import failure, images, records, runs, watch
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, job_spec_of, load_job_spec, process_count, spec_of
-from vidqa.jobs.platforms import job_store, platform, site
+from vidqa.jobs.platforms import job_store, local, platform, site
 from vidqa.jobs.platforms._base import NOT_STARTED, Job, Platform, Rendered, State
 from vidqa.jobs.platforms.processes import this_process
-from vidqa.jobs.problems import JOB_NOT_DONE, PLATFORM_NODES, PLATFORM_SILENT
+from vidqa.jobs.problems import JOB_NOT_DONE, PLATFORM_NODES, PLATFORM_SILENT, PLATFORM_TOO_FEW_GPUS
 from vidqa.jobs.records import JobRecord
 from vidqa.jobs.resources import Resources
+from vidqa.jobs.shared_devices import sharing_jobs
 from vidqa.planning.problems import RESUME_NO_CHECKPOINT
 
 SAME_WORK = (State.PENDING, State.RUNNING, State.COMPLETE)  # states of a job that a launch need not repeat
@@ -134,10 +135,13 @@ def _checked(
     """The job with its image and weights fetched, and all warnings. Raises the errors of preflight and platform."""
     readiness = ready(job_spec, spec_path, where.name, resources, fetch=True)
     raise_errors(readiness.problems)
+    requested = resources.gpus if where.name == "local" else None
+    if requested and requested > (visible := local.gpu_count()):
+        raise PLATFORM_TOO_FEW_GPUS.error("--gpus", f"{requested} requested, {visible} visible", "leave --gpus out")
     resources = with_image(where, job_spec.settings, resources, fetch=True)
     fetch_weights(job_spec)
     job = job_of(job_spec, where, job_spec.settings, resources, run_dir, job_id)
-    problems = [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job)]
+    problems = [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job), *sharing_jobs(job, where.name)]
     raise_errors(problems)
     return job, readiness, _once(job_spec.warnings, readiness.problems, problems)
 
@@ -167,7 +171,7 @@ def dry_run(
     checked = as_offline_warnings(
         where, [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)]
     )
-    problems = _once(job_spec.warnings, preflight_problems, checked, image_warnings)
+    problems = _once(job_spec.warnings, preflight_problems, checked, image_warnings, sharing_jobs(job, where.name))
     return DryRun(job, where.render(job), job.spec_toml, problems)
 
 
@@ -194,10 +198,12 @@ def retry(
     if (reason := failure.why_retry_fails(record.failure)) and not agreed:
         again = command("jobs", "retry", record.job_id, "--yes")
         raise NOT_AGREED.error(record.job_id, reason, f"Ask the user. Once what made it fail is repaired: {again}")
+    if not os.path.isdir(record.run_dir):
+        remedy = f"move it back, or start a new run: {command('launch', record.action, '--spec', record.spec)}"
+        raise RESUME_NO_CHECKPOINT.error(record.run_dir, f"the run folder of job {record.job_id} is not there", remedy)
     where = platform(record.platform)
     settings = site.read(where.name, site_file) if site_file else site.settings_of(record, where.settings)
-    gpus = record.gpus if where.visible_gpus(settings) is None else record.requested_gpus
-    resources = Resources(nodes=record.nodes, gpus=gpus, image=record.image)
+    resources = Resources(nodes=record.nodes, gpus=record.requested_gpus, image=record.image)
     job_spec = job_spec_of(record, settings)
     last_sequence, run_dir = records.last_sequence(), Path(record.run_dir)
     refuse_busy(run_dir)

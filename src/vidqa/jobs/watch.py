@@ -12,6 +12,7 @@ from pathlib import Path
 from vidqa.core import environment, files
 from vidqa.core.cli import command, duration_text
 from vidqa.core.problem import JOB_FAILED, Exit, Problem, ProblemError
+from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import cost, failure, records
 from vidqa.jobs.platforms import engine_process, platform
 from vidqa.jobs.platforms._base import LAUNCHER_ENDED, NOT_STARTED, Observed, State
@@ -62,11 +63,9 @@ def _settle_run_folder(ended: JobRecord) -> None:
     run = ended.run
     if not os.path.isdir(run.path):  # also False for an invalid path
         return
-    status = run.read_status()
     try:
-        steps = {name: status[name] for name in ("step", "total_steps") if name in status}
         own = (State.STOPPED, State.ERROR, ended.state)
-        run.write_status(ended.state, **steps, message=ended.message, exit_code=ended.exit_code, unless=own)
+        run.write_status(ended.state, message=ended.message, exit_code=ended.exit_code, unless=own)
         if ended.state == State.ERROR and not run.read_problems():
             run.write_problems([_problem_of(ended)])
     except OSError:
@@ -87,9 +86,14 @@ def find(job: str) -> JobRecord:
     if below:
         remedy = f"give a job; the newest of them: {command('jobs', 'status', below.job_id)}"
         raise JOB_NOT_FOUND.error(job, "it is not a run folder, but contains run folders of jobs", remedy)
-    if (name := os.path.basename(folder)) not in records.names():
-        raise JOB_NOT_FOUND.error(job, f"it is not the run folder of a job in {environment.jobs_folder()}")
-    return observe(records.read(name))
+    if (name := os.path.basename(folder)) in records.names():
+        return observe(records.read(name))
+    moved = [job_id for job_id in RunFolder(Path(folder)).read_run().get("jobs", []) if job_id in records.names()]
+    if moved:
+        run_dir = records.read(moved[-1]).run_dir
+        message = f"it was moved or copied from {run_dir}, the run folder of job {moved[-1]}"
+        raise JOB_NOT_FOUND.error(job, message, f"move it back to {run_dir}; other scripts take the folder itself")
+    raise JOB_NOT_FOUND.error(job, f"it is not the run folder of a job in {environment.jobs_folder()}")
 
 
 def later_job(record: JobRecord) -> JobRecord | None:
@@ -208,11 +212,12 @@ def problems_of(record: JobRecord) -> list[Problem]:
     if not record.state.is_terminal:
         remedy = f"wait longer: {command('jobs', 'wait', record.job_id)}; or cancel it"
         return [JOB_NOT_DONE.at(record.job_id, f"the job is {record.state}", remedy)]
+    retry = f"resume it: {command('jobs', 'retry', record.job_id)}"
     if record.state == State.CANCELED:
         saved = "it saved itself" if record.exit_code == Exit.NOT_DONE else "without saving itself"
-        return [JOB_NOT_DONE.at(record.job_id, f"the job was canceled, {saved}")]
+        return [JOB_NOT_DONE.at(record.job_id, f"the job was canceled, {saved}", retry)]
     if record.state == State.STOPPED:
-        return [JOB_NOT_DONE.at(record.job_id, f"the job was stopped and saved itself. {record.message}".strip())]
+        return [JOB_NOT_DONE.at(record.job_id, f"the job was stopped and saved itself. {record.message}", retry)]
     return record.run.read_problems() or [_problem_of(record)]
 
 
@@ -232,7 +237,7 @@ def _problem_of(record: JobRecord) -> Problem:
         advice = f"repair the image, or the Python of its environment, then: {retry}; other site settings: "
         return JOB_FAILED.at(record.job_id, message, f"{advice}--site FILE; for another image, launch the spec again")
     if why and why["class"] == failure.INFRASTRUCTURE:
-        return JOB_FAILED.at(record.job_id, message, f"it continues from its newest checkpoint: {retry}")
+        return JOB_FAILED.at(record.job_id, message, f"resume it, from its newest checkpoint if it has one: {retry}")
     return JOB_FAILED.at(record.job_id, message, f"read its log: {record.log}")
 
 

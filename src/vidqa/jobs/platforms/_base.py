@@ -17,9 +17,6 @@ from vidqa.core.run_folder import RunFolder
 from vidqa.jobs.platforms.processes import ProcessIdentity
 from vidqa.jobs.problems import PLATFORM_PATH
 
-# Endpoints for the upload at the end of a job, unless the default ones.
-ADDRESSES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION", "HF_ENDPOINT")
-SAVE_S = 600  # seconds that torchrun gives its processes to write a checkpoint after a stop request
 # Classes of failures that platforms detect; jobs/failure.py has the others.
 INFRASTRUCTURE, IMAGE, OUT_OF_MEMORY = "infrastructure", "image", "out of memory"
 # Files of a dry run: the job's spec, and the command of a platform without files.

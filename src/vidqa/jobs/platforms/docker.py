@@ -24,7 +24,6 @@ from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.versions import git_commit
 from vidqa.jobs.platforms import docker_daemon, local
 from vidqa.jobs.platforms._base import (
-    LAUNCHER_ENDED,
     OUT_OF_MEMORY,
     Job,
     Observed,
@@ -36,7 +35,7 @@ from vidqa.jobs.platforms._base import (
 )
 from vidqa.jobs.platforms.container_entrypoint import SECRETS_FILE
 from vidqa.jobs.platforms.docker_daemon import daemon, facts_of, is_local, refusals, unless_over
-from vidqa.jobs.platforms.engine_process import ended_locally, engine_environment, gpu_problems, torchrun, vanished
+from vidqa.jobs.platforms.engine_process import ended_locally, engine_environment, gpu_problems, torchrun, unlisted
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.mounts import mounts, shadowed_image_paths
 from vidqa.jobs.platforms.site import AbsolutePath, SiteSettings, settings_of
@@ -250,7 +249,7 @@ def _poll(client: Any, job: Submitted) -> Observed:
         return _without_container(client, job)
     if container_state == "created":
         _remove(client, facts["Id"])
-        return vanished(job, LAUNCHER_ENDED)
+        return unlisted(job, "its container was created, and never started")
     return _collect(client, job, facts) if container_state in ("exited", "dead") else Observed(State.RUNNING)
 
 
@@ -258,7 +257,7 @@ def _without_container(client: Any, job: Submitted) -> Observed:
     if job.reference and client.info()["ID"] != job.reference.get("daemon"):
         return Observed(job.state, None, f"it runs on a different Docker daemon than {docker_daemon.address()}")
     # Another process may have collected and removed the container meanwhile.
-    return _stored_end(job) or vanished(job, "its container vanished: removed by someone else")
+    return _stored_end(job) or unlisted(job, "its container vanished: removed by someone else")
 
 
 def _collect(client: Any, job: Submitted, facts: dict[str, Any]) -> Observed:

@@ -16,9 +16,12 @@ import msgspec
 
 from vidqa.core import environment
 from vidqa.core.problem import Exit, Problem, ProblemError
-from vidqa.jobs.platforms._base import ADDRESSES, SAVE_S, Job, Observed, State, Submitted, run_folder_log
+from vidqa.jobs.platforms._base import LAUNCHER_ENDED, Job, Observed, State, Submitted, run_folder_log
 from vidqa.jobs.problems import PLATFORM_NODES, PLATFORM_TOO_FEW_GPUS, SITE_SETTINGS
 
+# Endpoints for the upload at the end of a job, unless the default ones.
+ADDRESSES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION", "HF_ENDPOINT")
+SAVE_S = 600  # seconds that torchrun gives its processes to write a checkpoint after a stop request
 RENDEZVOUS_PORT = 29500
 TORCHRUN = ("-m", "vidqa.engine.torchrun")
 GO_ON = "--go-on"  # tells the engine to resume, if the platform restarts a job with the same command
@@ -147,6 +150,11 @@ def ended_locally(job: Submitted, exit_code: int) -> Observed:
 def was_signalled(exit_code: int) -> bool:
     """Whether the exit code is that of torchrun after a stop request, or of a command ended by a signal."""
     return exit_code == Exit.NOT_DONE or exit_code < 0 or 128 < exit_code <= 128 + signal.NSIG
+
+
+def unlisted(job: Submitted, message: str, log: Callable[[Any, int], tuple[bytes, int]] = run_folder_log) -> Observed:
+    """Result of `vanished`; without a reference and a line of the `log` the message is that it was never started."""
+    return vanished(job, message if job.reference is not None or tail(log, job) else LAUNCHER_ENDED)
 
 
 def vanished(job: Submitted, message: str) -> Observed:

@@ -22,7 +22,6 @@ from vidqa.core import environment
 from vidqa.core._optional import PACKAGE_MISSING
 from vidqa.core.problem import Problem
 from vidqa.jobs.platforms._base import (
-    LAUNCHER_ENDED,
     RUN_SCRIPT,
     SPEC_FILE,
     Job,
@@ -32,15 +31,13 @@ from vidqa.jobs.platforms._base import (
     State,
     Submitted,
     copy_command,
-    run_folder_log,
 )
 from vidqa.jobs.platforms.engine_process import (
     ended_locally,
     engine_environment,
     gpu_problems,
-    tail,
     torchrun,
-    vanished,
+    unlisted,
 )
 from vidqa.jobs.platforms.job_store import exit_file, read_exit
 from vidqa.jobs.platforms.processes import (
@@ -57,7 +54,6 @@ from vidqa.jobs.platforms.supervisor import START, kill_job
 from vidqa.jobs.problems import (
     PLATFORM_IMAGE_UNUSED,
     PLATFORM_NODES,
-    PLATFORM_TOO_FEW_GPUS,
     PLATFORM_UNREACHABLE,
     REACH,
 )
@@ -114,9 +110,7 @@ def submit_command(job: Job, folder: Path) -> str:
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:
     """Start the supervisor; the reference is its identity. It gets the START signal once it is found in /proc: if this
     launcher is killed, other processes can find the supervisor, or it has started nothing. Raises PLATFORM_UNREACHABLE
-    if it is never found, and PLATFORM_TOO_FEW_GPUS."""
-    if job.gpus > (visible := gpu_count()):
-        raise PLATFORM_TOO_FEW_GPUS.error("--gpus", f"{job.gpus} asked for, {visible} visible", "leave --gpus out")
+    if it is never found."""
     command = [sys.executable, "-m", "vidqa.jobs.platforms.supervisor", job.job_id, str(exit_file(job.job_id))]
     names = {SUPERVISOR_VARIABLE: job.job_id, JOB_VARIABLE: ""}
     with job.log.open("ab") as log:
@@ -155,9 +149,7 @@ def status(job: Submitted) -> Observed:
         return Observed(State.PENDING if job.state == State.PENDING else State.RUNNING)
     if launching:
         return Observed(State.PENDING)
-    is_begun = job.reference is not None or tail(run_folder_log, job)
-    message = "the process vanished without an exit code" if is_begun else LAUNCHER_ENDED
-    return _ended(job) or vanished(job, message)  # it may have ended normally meanwhile
+    return _ended(job) or unlisted(job, "the process vanished without an exit code")  # it may have ended meanwhile
 
 
 def _supervisor_of(job: Submitted) -> ProcessIdentity | None:

@@ -103,6 +103,11 @@ def supervisors(job_id: str) -> list[ProcessIdentity]:
     ]
 
 
+def environment_of(job_id: str) -> dict[str, str] | None:
+    """The environment of a live process or the supervisor of a job; None without one."""
+    return next((environment for _, environment in _processes_naming(job_id)), None)
+
+
 def parent(pid: int) -> int | None:
     """The pid of the parent; None if the process has ended."""
     fields = _stat_fields(pid)

@@ -24,7 +24,7 @@ from vidqa.core._optional import PACKAGE_MISSING
 from vidqa.core.cli import note
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.jobs.platforms._base import Failure, Job, Observed, Platform, Rendered, State, Submitted
-from vidqa.jobs.platforms.engine_process import EngineStatus, engine_environment, gpu_problems, vanished
+from vidqa.jobs.platforms.engine_process import EngineStatus, engine_environment, gpu_problems, unlisted
 from vidqa.jobs.platforms.job_store import read_exit, write_exit
 from vidqa.jobs.platforms.kubernetes.client import PLURALS, ApiError, Cluster, connect, refusal
 from vidqa.jobs.platforms.kubernetes.log import append_new_lines, pod_log_tail, read_log
@@ -237,7 +237,7 @@ def _missing_job(job: Submitted, pods: Sequence[Json]) -> Observed:
         return Observed(State.RUNNING, None, "its pods are terminating")
     if ended:
         return _store_end(job, verdict(decisive(pods) or ended[-1], pods, job, ""))
-    return vanished(job, "the job vanished: the cluster has neither it nor a pod of it")
+    return unlisted(job, "the job vanished: the cluster has neither it nor a pod of it", read_log)
 
 
 def cancel(job: Submitted, grace_s: float) -> None:

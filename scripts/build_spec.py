@@ -43,20 +43,20 @@ parser.add_argument(
     metavar="P",
     help="platform in the suggested next command: local, docker, slurm, kubernetes",
 )
-parser.add_argument(
-    "--format", choices=["toml", "yaml", "json"], metavar="F", help="toml, yaml, json; with --out, by its file name"
-)
 parser.add_argument("--explain", action="store_true", help="show every key with its value and source")
-parser.add_argument("--out", type=Path, metavar="FILE", help="write the spec here; default: print it")
+parser.add_argument(
+    "--out", type=Path, metavar="FILE", help="file for the spec: .toml, .yaml or .json (default: print it)"
+)
 
 
 def main(args: argparse.Namespace) -> Result:
     from vidqa.spec import dump, explain, fingerprint
     from vidqa.spec.build import PARENT_LAYER, Request, build
+    from vidqa.spec.layers import format_of
     from vidqa.spec.schedule import train_samples
-    from vidqa.spec.serialization import output_format, write_spec
+    from vidqa.spec.serialization import write_spec
 
-    form = output_format(args.format, args.out)
+    form = "toml" if args.out is None else format_of(args.out)
     named = {name: getattr(args, name) for name in ("profile", "parent_run", "which", "model", "results_dir", "target")}
     folders = tuple((part, root) for part in roots() if (root := getattr(args, f"{part}_root")) is not None)
     resolved = build(Request(args.action, roots=folders, overrides=tuple(args.override), sets=tuple(args.set), **named))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -69,12 +70,14 @@ def test_the_parent_job_of_an_evaluation_and_of_a_training(run_dir: Path, tmp_pa
     (tmp_path / "annotations.json").write_text("[]")
 
     def built(*words: object) -> str:
-        command = [sys.executable, SKILL_ROOT / "scripts/build_spec.py", *words, "--format", "json", "--json"]
+        command = [sys.executable, SKILL_ROOT / "scripts/build_spec.py", *words, "--json"]
         done = run_here(list(map(str, command)), cwd=tmp_path)
         assert done.returncode == 0, done.stdout
         return str(json.loads(done.stdout)["data"]["spec"])
 
-    evaluation = json.loads(built("evaluate", "--parent-job-id", JOB, "--eval-root", tmp_path, "--results-dir", "out"))
+    evaluation = tomllib.loads(
+        built("evaluate", "--parent-job-id", JOB, "--eval-root", tmp_path, "--results-dir", "out")
+    )
     assert evaluation["model"]["model_name"] == str(run_dir / "safetensors/step_4")
-    training = json.loads(built("train", "--model", f"{JOB}/best", "--train-root", tmp_path))
+    training = tomllib.loads(built("train", "--model", f"{JOB}/best", "--train-root", tmp_path))
     assert training["policy"]["model_name_or_path"] == str(run_dir / "best")

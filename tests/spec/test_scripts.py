@@ -42,7 +42,7 @@ def test_archives_in_the_root_are_media_beside_its_files(root: Path) -> None:
     """cosmos-rl reads one archive alone."""
     (root / "videos.tar.gz").write_bytes(b"")
     for words, media in ((["--target", "native"], root), (["--target", "cosmos-rl"], root / "videos.tar.gz")):
-        done = script("build_spec", "train", "--train-root", root, "--format", "toml", *words)
+        done = script("build_spec", "train", "--train-root", root, *words)
         assert tomllib.loads(done.stdout)["custom"]["train_dataset"]["media_path"] == str(media), done.stderr
 
 
@@ -58,10 +58,10 @@ def test_json_is_one_object_with_spec_and_origins(root: Path, tmp_path: Path) ->
         "--profile",
         "lora",
     ]
-    done = script("build_spec", "train", *words, "--explain", "--json", "--format", "json")
+    done = script("build_spec", "train", *words, "--explain", "--json")
     said = json.loads(done.stdout)
     assert said["ok"] and said["next"] == []
-    spec = json.loads(said["data"]["spec"])
+    spec = tomllib.loads(said["data"]["spec"])
     assert (spec["train"]["epoch"], spec["train"]["optm_lr"], spec["policy"]["lora"]["r"]) == (5, 3e-5, 16)
     origins = said["data"]["origins"]
     assert (origins["train.epoch"], origins["train.optm_lr"]) == (str(tmp_path / "o.yaml"), "--set")
@@ -149,7 +149,7 @@ def test_a_place_that_cannot_be_written(root: Path, tmp_path: Path, name: str) -
     assert (done.returncode, problem["code"]) == (4, "ENV_FILE_REFUSED") and problem["where"] == str(tmp_path / name)
 
 
-@pytest.mark.parametrize("words", [["--out", "spec"], ["--out", "spec.txt"], ["--out", "s.toml", "--format", "json"]])
+@pytest.mark.parametrize("words", [["--out", "spec"], ["--out", "spec.txt"]])
 def test_a_name_that_no_spec_could_be_read_from_again(root: Path, tmp_path: Path, words: list[str]) -> None:
     done = script("build_spec", "train", "--train-root", root, *words, "--json", cwd=tmp_path)
     assert done.returncode == 3 and [p["code"] for p in json.loads(done.stdout)["problems"]] == ["SPEC_FILE"]

@@ -30,7 +30,6 @@ from vidqa.jobs.platforms.processes import this_process
 from vidqa.jobs.problems import JOB_NOT_DONE, PLATFORM_NODES, PLATFORM_SILENT, PLATFORM_TOO_FEW_GPUS
 from vidqa.jobs.records import JobRecord
 from vidqa.jobs.resources import Resources
-from vidqa.jobs.shared_devices import sharing_jobs
 from vidqa.planning.problems import RESUME_NO_CHECKPOINT
 
 SAME_WORK = (State.PENDING, State.RUNNING, State.COMPLETE)  # states of a job that a launch need not repeat
@@ -141,9 +140,14 @@ def _checked(
     resources = with_image(where, job_spec.settings, resources, fetch=True)
     fetch_weights(job_spec)
     job = job_of(job_spec, where, job_spec.settings, resources, run_dir, job_id)
-    problems = [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job), *sharing_jobs(job, where.name)]
+    problems = _problems_of(job, job_spec, where)
     raise_errors(problems)
     return job, readiness, _once(job_spec.warnings, readiness.problems, problems)
+
+
+def _problems_of(job: Job, job_spec: JobSpec, where: Platform) -> list[Problem]:
+    shared = watch.sharing_jobs(job, where.name)
+    return [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job), *shared]
 
 
 def _launched_before(earlier: JobRecord) -> Launched:
@@ -168,10 +172,8 @@ def dry_run(
     job_spec = load_job_spec(action, spec_path, fetch=False, settings=settings)
     preflight_problems = ready(job_spec, spec_path, platform_name, resources, fetch=False).problems
     job = job_of(job_spec, where, settings, resources, *name_run(job_spec, new_run=new_run))
-    checked = as_offline_warnings(
-        where, [*spec.check_with_nodes(job_spec.resolved, resources.nodes), *where.check(job)]
-    )
-    problems = _once(job_spec.warnings, preflight_problems, checked, image_warnings, sharing_jobs(job, where.name))
+    checked = as_offline_warnings(where, _problems_of(job, job_spec, where))
+    problems = _once(job_spec.warnings, preflight_problems, checked, image_warnings)
     return DryRun(job, where.render(job), job.spec_toml, problems)
 
 

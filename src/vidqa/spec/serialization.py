@@ -17,17 +17,15 @@ from vidqa.core.files import write_text
 from vidqa.core.problem import raise_errors
 from vidqa.spec.cosmos import target_table
 from vidqa.spec.keys import flat
-from vidqa.spec.layers import format_of
 from vidqa.spec.models import Spec
-from vidqa.spec.problems import FILE
 from vidqa.spec.resolve import Resolved
 
 
 def dump(spec: Spec, format: str = "toml", target: str = "native", train_samples: int | None = None) -> str:
     """Format the whole spec without unset keys. `target` "cosmos-rl" writes only keys of cosmos-rl.
 
-    With `train_samples` epochs can be converted to steps where cosmos-rl knows only steps. Raises SPEC_FILE for an
-    unknown format, and the errors of conversion to the target.
+    With `train_samples` epochs can be converted to steps where cosmos-rl knows only steps. Raises the errors of
+    conversion to the target.
     """
     if target == "cosmos-rl":
         table, problems = target_table(spec, train_samples)
@@ -42,9 +40,7 @@ def render(table: dict[str, Any], format: str) -> str:
         return tomli_w.dumps(table)
     if format == "yaml":
         return yaml.safe_dump(table, sort_keys=False, allow_unicode=True)
-    if format == "json":
-        return json.dumps(table, indent=2, ensure_ascii=False) + "\n"
-    raise FILE.error(format, f"{format!r} is not a format", "use toml, yaml or json")
+    return json.dumps(table, indent=2, ensure_ascii=False) + "\n"
 
 
 def explain(resolved: Resolved) -> str:
@@ -67,17 +63,6 @@ def fingerprint(spec: Spec) -> str:
     values |= {path: list(values[path].items()) for path in patterns}
     text = json.dumps(values, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def output_format(named_format: str | None, out: Path | None) -> str:
-    """The format by the suffix of the file `out`, else `named_format`, else TOML. Raises SPEC_FILE."""
-    if out is None:
-        return named_format or "toml"
-    named = format_of(out)
-    if named_format not in (None, named):
-        message = f"the name is that of a {named} file, and --format is {named_format}"
-        raise FILE.error(out, message, "leave --format out")
-    return named
 
 
 def write_spec(out: Path, text: str, schema_of: str = "") -> None:

@@ -48,6 +48,8 @@ def main(options: Namespace) -> Result:
         return proved(options)
     if options.timeout is not None and not options.wait:
         parser.error("--timeout needs --wait: without it a launch returns at once")
+    if options.dry_run and options.wait:
+        parser.error("--wait has no job to wait for: --dry-run starts none")
     if options.engine == "cosmos-rl" and (options.wait or options.new_run):
         parser.error("--wait and --new-run have no job: --engine cosmos-rl writes files, which a person submits")
     ready = launch_gate.skipped if options.skip_preflight else partial(launch_gate.ready, engine=options.engine)

@@ -157,6 +157,7 @@ def test_a_value_out_of_range_is_a_usage_problem(
         ("jobs", ["cancel", "--yes"], "--yes"),
         ("launch", ["train", "--spec", "a.toml", "--timeout", "3"], "--timeout"),
         ("launch", ["train", "--spec", "a.toml", "--wait", "--engine", "cosmos-rl"], "--wait"),
+        ("launch", ["train", "--spec", "a.toml", "--wait", "--dry-run"], "--wait"),
         ("launch", ["train", "--spec", "a.toml", "--new-run", "--engine", "cosmos-rl"], "--new-run"),
         ("launch", ["train", "--spec", "a.toml", "--verify", "--gpus", "4"], "--gpus"),
         ("preflight", ["--spec", "a.toml", "--only", "spec", "--probe-sample", "3"], "--probe-sample"),

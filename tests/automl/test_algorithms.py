@@ -47,8 +47,8 @@ class Checked:
         move = made(self.name, **self.options).next(trials)
         assert made(self.name, **self.options).next(list(trials)) == move
         if isinstance(move, Start):
-            assert {each.name for each in MIXED.applicable_parameters(move.values)} == set(move.values)
-            assert all(each.holds(move.values[each.name]) for each in MIXED.applicable_parameters(move.values))
+            assert {each.name for each in MIXED.parameters if each.applies(move.values)} == set(move.values)
+            assert all(each.holds(move.values[each.name]) for each in MIXED.parameters if each.name in move.values)
             assert json.loads(json.dumps(move.extra)) == move.extra and move.proposer
             assert move.rung < len(self.rungs[move.bracket])
             self.starts.append(move)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -307,6 +308,24 @@ def test_samples_of_a_pool_that_lack_an_answer_are_counted(
     sentence = loop.state.rounds[1].stages["mine"].sentence
     assert count and unanswered and f"{count} samples were mined" in sentence
     assert f"{unanswered} others have no answer" in sentence and "tasks.json" in sentence
+
+
+def test_a_users_generator_augments_a_round(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
+    generator = tmp_path / "generate.py"
+    generator.write_text(
+        "import json, sys\n"
+        "request = json.load(sys.stdin)\n"
+        "row = json.load(open(request['annotations']))[0]\n"
+        "json.dump([{**row, 'id': 'made'}], open(request['write_annotations'], 'w'))\n"
+    )
+    words = f"--generator '{sys.executable} {generator}' --licence CC0 --source here"
+    sets = ("augment=true", f"words.augment={words}", "words.mine=--per-gap 1", "words.assemble=--no-balance")
+    loop = begun(world, tmp_path / "place", *sets)
+    monkeypatch.setattr(runner, "job", Jobs(lacks_diagonals))
+    while not (isinstance(step := loop.next(), PendingStage) and step.stage.name == "augment"):
+        pass
+    assert "1 altered copies" in loop.state.rounds[1].stages["augment"].sentence
+    assert json.loads((loop.folder / "round_1/augmented/generated.json").read_text())[0]["id"] == "made"
 
 
 def test_random_samples_of_a_pool_without_answers_are_refused(world: Path, tmp_path: Path) -> None:

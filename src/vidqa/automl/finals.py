@@ -6,6 +6,7 @@ set, which selected nothing, measures its quality. Each evaluation on the test s
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -76,15 +77,12 @@ class FinalRuns:
             return True
         unscored = [pair for pair in pairs if _rerun_name(*pair) not in self.history.scores]
         for trial, seed in unscored[: self.study.settings.max_concurrent]:
-            self._rerun_one(trials, trial, seed)
+            name = _rerun_name(trial, seed)
+            if done := trials.train_and_evaluate(name, partial(trials.train_again, trial, seed, name)):
+                run_dir, metrics, failure = done
+                failed = {"failed": failure["evidence"]} if failure else {}
+                trials.score(name, {**metrics, **failed, "train_run": str(run_dir)})
         return not unscored
-
-    def _rerun_one(self, trials: Trials, trial: Trial, seed: int) -> None:
-        name = _rerun_name(trial, seed)
-        if done := trials.train_and_evaluate(name, lambda: trials.train_again(trial, seed, name)):
-            run_dir, metrics, failure = done
-            failed = {"failed": failure["evidence"]} if failure else {}
-            trials.score(name, {**metrics, **failed, "train_run": str(run_dir)})
 
     def _over_budget(self, count: int, elapsed_s: float) -> str:
         """The reason why re-runs would exceed a limit, estimated from the trials; empty if they would not."""

@@ -52,10 +52,6 @@ class Space:
     def __contains__(self, name: object) -> bool:
         return any(parameter.name == name for parameter in self.parameters)
 
-    def applicable_parameters(self, values: Values) -> Iterator[Parameter]:
-        """The parameters whose condition these values meet."""
-        return (parameter for parameter in self.parameters if parameter.applies(values))
-
     def applicable_values(self, values: Values) -> dict[str, Any]:
         """The values of the parameters whose condition holds, in the order of the space."""
         applying: dict[str, Any] = {}

@@ -11,7 +11,7 @@ train to the end with the template's own decay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def repaired(space: Space, template: TrainSpec, values: Values) -> tuple[dict[st
     Raises AUTOML_RANGE for a value that the spec refuses, and for a rule that no change repairs.
     """
     complete, notes = _complete(space, template, values)
-    for repair in REPAIRS:
+    for repair in (_repair_batch, _repair_warmup, _repair_targets):
         if change := repair(space, template, complete):
             key, value, why = change
             notes.append(f"{key} = {brief(complete[key])} became {brief(value)}: {why}")
@@ -117,13 +117,6 @@ def _repair_targets(space: Space, template: TrainSpec, values: Values) -> Change
     if TARGETS in values and rest:
         return TARGETS, rest, why
     return (SAVED, None, why) if SAVED in values else None
-
-
-REPAIRS: tuple[Callable[[Space, TrainSpec, Values], Change | None], ...] = (
-    _repair_batch,
-    _repair_warmup,
-    _repair_targets,
-)
 
 
 def _new_errors(space: Space, template: TrainSpec, trial: TrainSpec) -> list[Problem]:

@@ -224,7 +224,7 @@ def _encoded(parameter: Parameter, value: Any) -> Any:
 
 def _frozen(space: Space, observation: Observation, whole: bool) -> FrozenTrial:
     optuna = require("optuna", EXTRA)
-    parameters = list(space.parameters) if whole else list(space.applicable_parameters(observation.values))
+    parameters = [one for one in space.parameters if whole or one.applies(observation.values)]
     return optuna.trial.create_trial(
         state=optuna.trial.TrialState.RUNNING if observation.losses is None else optuna.trial.TrialState.COMPLETE,
         params={one.name: _encoded(one, observation.values.get(one.name, one.middle())) for one in parameters},

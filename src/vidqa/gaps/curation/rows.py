@@ -58,6 +58,6 @@ def read_columns(table: Path, *names: str) -> list[dict[str, Any]]:
     return rows
 
 
-def counted(rows: Iterable[Row], field: str = "kind") -> dict[str, int]:
-    """The number of rows for each value of a field."""
-    return dict(sorted(Counter(str(row.get(field) or "") for row in rows).items()))
+def counted(rows: Iterable[Row]) -> dict[str, int]:
+    """The number of rows of each kind."""
+    return dict(sorted(Counter(str(row.get("kind") or "") for row in rows).items()))

@@ -63,12 +63,7 @@ class LoopConfig:
 def init(folder: Path, config: LoopConfig) -> Result:
     """Create a loop, or change the stop rules of an existing one. Raises the problems of `create`."""
     loop, how = create(folder, config)
-    texts = {
-        "new": "The loop is ready.",
-        "unchanged": "The loop was there already.",
-        "changed": "Its rules are changed.",
-    }
-    return _result(loop, texts[how], {"how": how})
+    return _result(loop, f"The loop is {how}.", {"how": how})
 
 
 def create(folder: Path, config: LoopConfig) -> tuple[Loop, str]:
@@ -324,7 +319,12 @@ def _result(loop: Loop, text: str, data: dict[str, object] | None = None) -> Res
         lines.append(f"{'waits' if ending.waits else 'ended'} ({ending.rule}): {ending.sentence}")
     if isinstance(pending, PendingStage) and not (ending and not ending.waits):
         lines.append(f"due: {pending.shown}")
-    result = Result({**summary, **(data or {})}, "\n".join(lines), loop.warnings, _next(loop, pending, ending))
+    result = Result(
+        {**summary, **(data or {})},
+        "\n".join(lines),
+        [loop.log.torn] if loop.log.torn else [],
+        _next(loop, pending, ending),
+    )
     if ending and ending.rule in ANSWERS:
         result.exit_code = int(Exit.NOT_DONE)
     return result

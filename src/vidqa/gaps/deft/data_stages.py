@@ -12,7 +12,7 @@ from vidqa.core.files import remove
 from vidqa.core.problem import ProblemError, raise_errors
 from vidqa.core.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS
 from vidqa.gaps.deft import runner
-from vidqa.gaps.deft.acceptance import Annotations, AuditQueue, read_table
+from vidqa.gaps.deft.acceptance import AuditQueue, read_table
 from vidqa.gaps.deft.context import (
     AUDIT_ANSWERS,
     EVALUATE_SPEC,
@@ -200,16 +200,17 @@ def label(context: StageContext) -> StageResult:
 
 def augment_mined(context: StageContext) -> StageResult:
     """Write label-preserving variants of the mined samples."""
-    from vidqa.gaps.curation.augmentation import Augmentation, augment
+    from vidqa.gaps.curation.augmentation import ANNOTATIONS, GENERATED, Augmentation, augment
 
     folder = _empty(context.place / "augmented")
     options = {"annotations": context.require("mined"), "out": folder, "round": context.number}
-    augment(
-        Augmentation(**runner.announced_options("augment_samples", options, context.settings.words.get("augment", [])))
-    )
-    path = folder / "augmented.json"
-    count = len(read_table(path, Annotations).root)
-    return StageResult(f"{count} altered copies were made.", {"augmented": path}, {"samples": count})
+    fields = runner.announced_options("augment_samples", options, context.settings.words.get("augment", []))
+    rows, problems = augment(Augmentation(**fields))
+    sentence = f"{len(rows)} altered copies were made."
+    if problems:
+        sentence += f" {len(problems)} clips have none, such as {problems[0].where}: {problems[0].message}."
+    path = folder / (GENERATED if fields["generator"] else ANNOTATIONS)
+    return StageResult(sentence, {"augmented": path}, {"samples": len(rows)})
 
 
 def _empty(folder: Path) -> Path:

@@ -113,10 +113,6 @@ class Loop:
         except (ValueError, LookupError, TypeError) as wrong:
             raise JOURNAL_BROKEN.error(self.log.path, f"its events are inconsistent: {wrong}") from wrong
 
-    @property
-    def warnings(self) -> list[Problem]:
-        return [self.log.torn] if self.log.torn else []
-
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Prevent other processes from running stages. Raises BUSY."""

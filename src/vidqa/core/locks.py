@@ -62,7 +62,8 @@ def locked(path: Path, *, wait_s: float, busy: Code = LOCK_HELD) -> Iterator[int
         while not try_lock(handle, path):
             waited = time.monotonic() - began
             if waited >= wait_s:
-                raise busy.error(path, f"another process has held its lock for {wait_s:.0f} s")
+                how_long = f" after {wait_s:.0f} s" if wait_s else ""
+                raise busy.error(path, f"another process holds its lock{how_long}")
             if waited > SAID_AFTER_S and not is_reported:
                 note(f"waiting for {path}, locked by another process")
                 is_reported = True

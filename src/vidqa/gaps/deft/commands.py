@@ -254,13 +254,13 @@ def go_on(folder: Path, answers: Path | None = None, labels: Path | None = None,
                 if isinstance(step, Ending) or once:
                     break
         except ProblemError as error:
-            result = _result(loop, "\n".join(sentences), {"sentences": sentences})
+            result = _result(loop, "\n".join(dict.fromkeys(sentences)), {"sentences": sentences})
             result.problems = [*result.problems, *error.problems, *_report_problems(loop, error.problems)]
             return result
     data: dict[str, object] = {"sentences": sentences}  # of the stages of this call, in order
     if isinstance(step, PendingStage):
         data |= {"stage": step.stage.name, "round": step.context.number}
-    return _result(loop, "\n".join(sentences), data)
+    return _result(loop, "\n".join(dict.fromkeys(sentences)), data)
 
 
 def _add_labels(loop: Loop, labels: Path) -> None:

@@ -85,7 +85,9 @@ class Settings(Strict):
         default="ask", description="ask: suspected label errors are reviewed before mining"
     )
     audit_from: Share = Field(default=0.5, description="minimum error probability of a label for review")
-    control: bool = Field(default=False, description="also train on equally many random pool samples, for comparison")
+    control: bool = Field(
+        default=False, description="also train on as many random pool samples as were mined, without altered copies"
+    )
     where: Where = Where()
     stop: Stop = Stop()
 

@@ -17,7 +17,7 @@ parser = Parser(
         f'{RUN} --generator "python make.py" --licence CC-BY-4.0 --source https://example.org',
     ],
 )
-parser.add_argument("--annotations", type=Path, required=True, help="annotations to augment")
+parser.add_argument("--annotations", type=Path, required=True, help="annotations to augment, or the folder of a mining")
 parser.add_argument("--media-root", default="", help="folder or tar of their media (default: beside the annotations)")
 parser.add_argument("--out", type=Path, required=True, help="folder for augmented.json, videos/ and preview.html")
 parser.add_argument(

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from clips import write_clip
 
@@ -123,6 +125,20 @@ rows = json.load(open(asked["annotations"]))[:1]
 rows[0]["video"] = asked["annotations"].replace("rows.json", "a.mp4")
 json.dump(rows, open(asked["write_annotations"], "w"))
 """
+
+
+def test_the_folder_of_a_mining_is_read_with_its_answers(annotated: Path, tmp_path: Path) -> None:
+    rows = [{**row, "video": str(tmp_path / row["video"])} for row in json.loads(annotated.read_text())]
+    mined = tmp_path / "mined"
+    mined.mkdir()
+    (mined / "mined.json").write_text("[]")
+    pyarrow.parquet.write_table(pyarrow.table({"id": ["a"], "question": ["What?"]}), mined / "mined.parquet")
+    with pytest.raises(ProblemError, match="DATA_EMPTY"):
+        augment(Augmentation(annotations=mined, out=tmp_path / "out"))
+    (mined / "mined.json").write_text(json.dumps(rows[:1]))
+    (mined / "labelled.json").write_text(json.dumps(rows[1:2]))
+    made, _ = augment(Augmentation(annotations=mined, out=tmp_path / "out", counter=False))
+    assert [row["curation"]["of"] for row in made] == ["q0", "q1"]
 
 
 def test_a_generators_rows_name_it_with_licence_and_source(annotated: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.core.files import ANNOTATION_NAMES, replacing, write_json
+from vidqa.core.files import replacing, write_json
 from vidqa.core.problem import Problem
 from vidqa.data.load import Pair
 from vidqa.data.problems import OUTPUT_EXISTS
@@ -25,14 +25,12 @@ from vidqa.datatools.duplicates import answer_class, compared_answer
 from vidqa.datatools.outputs import json_list
 from vidqa.gaps.curation.labels import TASKS, read_tasks
 from vidqa.gaps.curation.leaks import SAME_ID, Leak, find_leaks
-from vidqa.gaps.curation.rows import Row, counted, read_columns, read_rows, written
+from vidqa.gaps.curation.rows import LABELLED, Row, annotation_files, counted, read_columns, read_rows, written
 from vidqa.gaps.curation.selection import FEW
 from vidqa.gaps.problems import INPUT, LEAK, NOTHING_NEW
 
 ANNOTATIONS, LEAKS, SUMMARY = "annotations.json", "leaks.json", "assembly.json"
 LEAKS_NAMED = 5  # most leaks in the message of a problem
-MINED = ("mined.json", "labelled.json")  # annotations from the pool, and a person's labels
-WRITTEN = (*((name,) for name in ANNOTATION_NAMES), MINED, ("augmented.json",), ("generated.json",))
 NO_ROWS = len(json_list([]))  # size of an empty file in bytes
 REJECTABLE = ("wrong", "unparsed")  # error types with a response that can be the rejected answer of a pair
 
@@ -99,7 +97,7 @@ def assemble(request: Assembly) -> Assembled:
     be replaced."""
     inputs = (request.base, *request.add, *(Path(paths[0]) for paths in request.protected.values()))
     place = request.out / ANNOTATIONS
-    files = [file for path in inputs for file in _annotations_in(path)]
+    files = [file for path in inputs for file in annotation_files(path)]
     if place.exists() and any(file.exists() and place.samefile(file) for file in files):
         raise OUTPUT_EXISTS.error(place, "it is also an input of this command")
     # An assembled set refers to its media by full paths, which are outside of its folder.
@@ -177,20 +175,13 @@ def leaks_text(leaks: Sequence[Leak]) -> str:
     return f"{len(leaks)} pairs: {kinds}. {pairs}{'; ...' if len(leaks) > LEAKS_NAMED else ''}"
 
 
-def _annotations_in(path: Path) -> list[Path]:
-    """The annotation files of a mining with a person's answers, of an augmentation or of an assembly in the folder
-    `path`; for a file, the file itself."""
-    written_files = ([path / name for name in names if (path / name).is_file()] for names in WRITTEN)
-    return next(filter(None, written_files), [path])
-
-
 def _rows_in(path: Path) -> list[Pair]:
     """Read the rows of these files. Raises CURATION_INPUT for a mining whose clips have no answers yet."""
-    files, tasks = _annotations_in(path), path / TASKS
+    files, tasks = annotation_files(path), path / TASKS
     if tasks.is_file():
         files = [file for file in files if file.stat().st_size > NO_ROWS]
     if not files:
-        words = f"--tasks {tasks} --labels FILE --out {path / MINED[1]}"
+        words = f"--tasks {tasks} --labels FILE --out {path / LABELLED}"
         remedy = f"answer {path / 'annotate.html'}, save, then label_samples.py {words}"
         raise INPUT.error(path, "none of the clips that were mined has an answer", remedy)
     return [row for file in files for row in read_rows(file)]

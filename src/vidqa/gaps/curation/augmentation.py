@@ -17,15 +17,16 @@ from typing import Any
 import av
 import numpy as np
 
-from vidqa.core.files import annotations_in_folder, write_json
+from vidqa.core.files import write_json
 from vidqa.core.pages.page import page
 from vidqa.core.problem import Problem, ProblemError
+from vidqa.data.problems import EMPTY
 from vidqa.data.record import Provenance, Record, Turn
 from vidqa.datatools.outputs import json_list, write_page
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.thumbnails import card_frames
 from vidqa.gaps.analysis.storage import require_distinct_paths
-from vidqa.gaps.curation.rows import Row, counted, read_rows, written
+from vidqa.gaps.curation.rows import Row, annotation_files, counted, read_rows, written
 from vidqa.gaps.curation.variants import (
     CHANGES_TIMES,
     SAFE,
@@ -67,14 +68,15 @@ class Augmentation:
 
 
 def augment(request: Augmentation) -> tuple[list[Row], list[Problem]]:
-    """Write the new rows and return them, and a warning for each clip that could not be read. Raises
+    """Write the new rows and return them, and a warning for each clip that could not be read. Raises DATA_EMPTY,
     CURATION_GENERATOR, and USAGE for an output that would replace the annotations."""
-    require_distinct_paths(
-        (annotations_in_folder(request.annotations) or request.annotations, request.out / ANNOTATIONS)
-    )
+    files = annotation_files(request.annotations)
+    require_distinct_paths([*files, request.out / ANNOTATIONS])
     if request.generator:
         return _generated(request), []
-    pairs = read_rows(request.annotations, request.media_root)
+    if not (pairs := [pair for file in files for pair in read_rows(file, request.media_root)]):
+        remedy = "name a file with annotations, such as mined/mined.json"
+        raise EMPTY.error(request.annotations, "there are no annotations to augment in it", remedy)
     rows: list[Row] = []
     problems: list[Problem] = []
     for number, (row, record) in enumerate(pairs):

@@ -21,7 +21,7 @@ from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.thumbnails import card_frames
 from vidqa.gaps.curation import labels, selection
 from vidqa.gaps.curation.embeddings import Part, Table, queries_in
-from vidqa.gaps.curation.rows import Row, counted, read_columns, read_rows, written
+from vidqa.gaps.curation.rows import MINED, Row, counted, read_columns, read_rows, written
 from vidqa.gaps.curation.search import Candidates, nearest, pool_mean
 from vidqa.gaps.curation.selection import Choice, Chosen, Limits
 from vidqa.gaps.problems import INPUT, NOTHING_NEW
@@ -29,7 +29,7 @@ from vidqa.gaps.problems import INPUT, NOTHING_NEW
 TEXTS = ("sample_id", "media", "question", "answer", "kind", "problem")
 DEEPER = 4  # neighbours per row that a gap may take: some are near copies, or have the other answer
 SHOWN_GAPS, SHOWN_ROWS, FRAMES = 24, 6, 3  # on the page: gaps, rows of one gap, frames of one video
-ANNOTATIONS, TABLE, PAGE, CONTROL, SUMMARY = "mined.json", "mined.parquet", "mined.html", "control.json", "summary.json"
+TABLE, PAGE, CONTROL, SUMMARY = "mined.parquet", "mined.html", "control.json", "summary.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ def _write(request: Mining, mined: Mined, control: dict[int, dict[str, Any]]) ->
     import pyarrow.parquet
 
     request.out.mkdir(parents=True, exist_ok=True)
-    (request.out / ANNOTATIONS).write_bytes(json_list(mined.annotations))
+    (request.out / MINED).write_bytes(json_list(mined.annotations))
     rows = [
         {
             **{name: mined.texts[chosen.row][name] for name in TEXTS if name != "problem"},

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vidqa.core.files import ANNOTATION_NAMES
 from vidqa.data import open_source
 from vidqa.data.load import Pair, load_pairs
 from vidqa.data.record import Provenance, Record
@@ -20,6 +21,16 @@ from vidqa.datatools.reading import require_media_files
 from vidqa.gaps.problems import INPUT
 
 Row = dict[str, Any]
+MINED, LABELLED = "mined.json", "labelled.json"  # annotations from the pool, and a person's labels
+# Annotation files that belong together, of a set, a mining, an augmentation and a generator.
+WRITTEN = (*((name,) for name in ANNOTATION_NAMES), (MINED, LABELLED), ("augmented.json",), ("generated.json",))
+
+
+def annotation_files(path: Path) -> list[Path]:
+    """The annotation files of a mining with a person's answers, of an augmentation or of an assembly in the folder
+    `path`; for a file, the file itself."""
+    files = ([path / name for name in names if (path / name).is_file()] for names in WRITTEN)
+    return next(filter(None, files), [path])
 
 
 def read_rows(

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from vidqa.core.cli import Parser, Result, chosen, number, run
 
-RUN = "python scripts/augment_samples.py --annotations mined/mined.json --out augmented"
+RUN = "python scripts/augment_samples.py --annotations mined --out augmented"
 parser = Parser(
     "Augment clips without changing their answers, reword questions, add counter-questions; or run a generator.",
     examples=[

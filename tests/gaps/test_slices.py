@@ -64,7 +64,7 @@ def test_a_slice_has_its_count_rate_lift_and_interval(doors: Row) -> None:
     night = by_name(doors, "tag light")["night"]
     limits = accuracy_interval([True] * 6 + [False] * 4, [f"n{n}" for n in range(10)])
     assert (night["n"], night["videos"], night["wrong"], night["rate"]) == (10, 10, 6, 0.6)
-    assert night["lift"] == 3.0 and limits and night["ci95"] == (limits.low, limits.high)
+    assert night["lift"] == 3.0 and limits and night["ci95"] == [limits.low, limits.high]
     assert by_name(doors, "tag")["day"]["lift"] == 0.0 and doors["slices"][0] == night
     assert "tag light night: 6 of 10 wrong" in slices_text(doors)
 

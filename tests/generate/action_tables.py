@@ -44,7 +44,7 @@ def _stage(stage: stages.Stage) -> dict[str, Any]:
         "name": stage.name,
         "does": stage.does,
         "implemented": True,
-        "script": stage.script,
+        "script": stage.command.split()[1],
         "command": stage.command,
         "inputs": list(stage.reads),
         "outputs": list(stage.writes),

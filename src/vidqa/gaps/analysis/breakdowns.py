@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,21 +44,6 @@ PER_CLUSTER, MOST_CLUSTERS = 25, 40
 ROUNDS = 30  # iterations of k-means
 
 
-@dataclass(frozen=True)
-class Slice:
-    """A slice: `n` readable answers, `wrong` of them; their share `rate`; `lift`, its ratio to that of all answers."""
-
-    dimension: str
-    name: str
-    n: int
-    videos: int
-    wrong: int
-    rate: float
-    ci95: tuple[float, float]
-    lift: float | None
-    unanswered: int
-
-
 def write_slices(path: Path, scored: ScoredAnswers, vectors: UnitVectors) -> dict[str, Any]:
     """Write slices.json, and return its content."""
     clusters = _clusters_of(scored.answers, vectors)
@@ -73,7 +57,7 @@ def write_slices(path: Path, scored: ScoredAnswers, vectors: UnitVectors) -> dic
         "rate": wrong / len(readable) if readable else None,
         "unanswered": _unanswered(scored.answers),
         "videos_looked_at": len(stats),
-        "slices": list(map(asdict, _slices_of(scored.answers, scored.annotations.extras, stats, clusters))),
+        "slices": _slices_of(scored.answers, scored.annotations.extras, stats, clusters),
         "yes_no": _yes_no(readable),
         "confusions": _confusions(readable),
     }
@@ -95,7 +79,7 @@ def _slices_of(
     extras: Mapping[int, Extra],
     stats: Mapping[str, VideoStats],
     clusters: Mapping[int, str],
-) -> list[Slice]:
+) -> list[dict[str, Any]]:
     """All slices, those that fail significantly more often than the whole first. `extras` are by annotation row,
     `stats` by video, `clusters` by the index of an answer."""
     members: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -108,8 +92,8 @@ def _slices_of(
     readable = [answer for answer in answers if answer.is_answer]
     whole = sum(answer.error == "wrong" for answer in readable) / len(readable) if readable else 0.0
     slices = [_slice(key, [answers[index] for index in indices], whole) for key, indices in members.items()]
-    listed = [part for part in slices if part.n >= FEWEST]
-    return sorted(listed, key=lambda part: (-(part.ci95[0] / whole if whole else 0), -part.wrong, part.name))[:MOST]
+    listed = [part for part in slices if part["n"] >= FEWEST]
+    return sorted(listed, key=lambda part: (-part["ci95"][0] if whole else 0, -part["wrong"], part["name"]))[:MOST]
 
 
 def _keys(answer: ScoredAnswer, extra: Extra, stats: VideoStats | None) -> list[tuple[str, str]]:
@@ -143,21 +127,22 @@ def _thirds(answers: Sequence[ScoredAnswer], stats: Mapping[str, VideoStats]) ->
     return members
 
 
-def _slice(key: tuple[str, str], answers: Sequence[ScoredAnswer], whole: float) -> Slice:
+def _slice(key: tuple[str, str], answers: Sequence[ScoredAnswer], whole: float) -> dict[str, Any]:
+    """A slice: `n` readable answers, `wrong` of them; their share `rate`; `lift`, its ratio to that of all answers."""
     readable = [answer for answer in answers if answer.is_answer]
     counts = _wrong(readable)
     rate = counts["rate"] or 0.0
-    return Slice(
-        dimension=key[0],
-        name=key[1],
-        n=len(readable),
-        videos=len(set(video_clusters(answer.video for answer in readable))),
-        wrong=counts["wrong"],
-        rate=round(rate, 6),
-        ci95=tuple(counts["ci95"] or (0.0, 1.0)),
-        lift=round(rate / whole, 4) if whole else None,
-        unanswered=len(answers) - len(readable),
-    )
+    return {
+        "dimension": key[0],
+        "name": key[1],
+        "n": len(readable),
+        "videos": len(set(video_clusters(answer.video for answer in readable))),
+        "wrong": counts["wrong"],
+        "rate": round(rate, 6),
+        "ci95": counts["ci95"] or [0.0, 1.0],
+        "lift": round(rate / whole, 4) if whole else None,
+        "unanswered": len(answers) - len(readable),
+    }
 
 
 class VideoStats(NamedTuple):

@@ -38,10 +38,6 @@ class Stage:
     writes: tuple[str, ...] = ()
     schema: str | None = None
 
-    @property
-    def script(self) -> str:
-        return self.command.split()[1]
-
 
 SETS = ("selection", "kpi", "test", "settings.words")
 SPEC = ("training recipe", "accepted model", "settings.train", "settings.continue_from")

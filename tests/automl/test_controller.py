@@ -227,7 +227,9 @@ def test_a_study_that_has_ended_goes_on_with_more_trials(tmp_path: Path) -> None
     assert len(names) == len(set(names)) and found.winner == report(study).data["winner"]
 
 
-def test_accuracies_of_other_answer_rules_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_other_answer_rules_or_annotations_are_not_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     study = write_study(tmp_path, 'goals=[{"metric": "val/accuracy", "direction": "maximize"}]', max_trials=1)
     carry_out(study)
     commands.extend(study, 2)
@@ -236,13 +238,19 @@ def test_accuracies_of_other_answer_rules_are_not_mixed(tmp_path: Path, monkeypa
         with pytest.raises(ProblemError, match=r"STUDY_CHANGED(.|\n)*trial 0 was scored by the answer rules vidqa"):
             carry_out(study)
         assert report(study).data["table"] and len(history(study).trials) == 1, "of its own trials, all by one rule"
+    annotations = tmp_path / "annotations.json"
+    before = annotations.read_text()
+    annotations.write_text(before.replace("this", "that", 1))
+    with pytest.raises(ProblemError, match=r"STUDY_CHANGED at .*annotations.json\n.*since the study began"):
+        carry_out(study)
+    annotations.write_text(before)
     assert carry_out(study).finished and len(history(study).trials) == 2
     entries = [Trial(0, {}, "template", "complete", metrics={"run_dir": str(tmp_path)})]  # of an earlier version
     write_json(tmp_path / "metrics.json", {"answer_rules": "vidqa.answers.v1"})
     earlier = History()
     earlier.trials = entries
     with pytest.raises(ProblemError, match=r"answer rules vidqa.answers.v1"):
-        open_study(study).check_answer_rules(earlier)
+        open_study(study).check_comparable(earlier)
 
 
 def test_a_longer_hyperband_has_more_brackets(tmp_path: Path) -> None:

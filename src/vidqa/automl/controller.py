@@ -89,7 +89,7 @@ class Controller:
         return self.worked_before + time.monotonic() - self.began
 
     def run(self) -> None:
-        self.study.check_answer_rules(self.history)
+        self.study.check_comparable(self.history)
         if self.history.created is None:
             self._create()
         self.append("opened", controller=this_process().as_dict())
@@ -113,6 +113,7 @@ class Controller:
             space=self.study.space_dict,
             rungs=self.study.rungs,
             version=__version__,
+            data=self.study.data_hashes,
         )
 
     def _reopen(self) -> None:

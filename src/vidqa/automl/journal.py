@@ -72,6 +72,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "created": {
         **{"schema_version": int, "fingerprint": str, "settings": _Settings, "space": Any, "rungs": Rungs},
         "version": str,
+        "data": (dict[str, str], {}),  # older journals lack it
     },
     "opened": {"controller": dict[str, Any]},
     "taken": {"request": str, "verb": Literal["enqueue", "tell", "stop"], "said": dict[str, Any]},

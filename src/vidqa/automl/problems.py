@@ -25,7 +25,7 @@ STUDY_SETTINGS = Code(
 )
 STUDY_CHANGED = Code(
     "STUDY_CHANGED",
-    "The settings, specs or search space of the study are not those of its trials.",
+    "The settings, specs, search space, annotations or answer rules of the study are not those of its trials.",
     "Restore study.toml and its specs and continue (run_automl.py start), or plan a new study.",
 )
 STUDY_FAILING = Code(

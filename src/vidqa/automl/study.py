@@ -22,7 +22,7 @@ from vidqa.automl.problems import RANGE, STUDY_CHANGED, STUDY_MISSING, STUDY_SET
 from vidqa.automl.settings import FILE, ON_THIS_MACHINE, Settings, Steps, read_settings
 from vidqa.automl.space import Space, search_space
 from vidqa.core.cli import USAGE
-from vidqa.core.files import content_hash, read_object
+from vidqa.core.files import annotations_in_folder, content_hash, read_object
 from vidqa.core.metric_names import ANSWERED
 from vidqa.core.problem import raise_errors
 from vidqa.evaluation.answers import RULES
@@ -172,9 +172,23 @@ class Study:
         message = "; ".join(f"{key}: {old.get(key)!r} -> {new[key]!r}" for key in changed)
         raise STUDY_CHANGED.error(self.folder, message or "a spec next to study.toml has changed")
 
-    def check_answer_rules(self, history: History) -> None:
-        """Raise STUDY_CHANGED if the goals of a trial were scored by other answer rules: new trials cannot be compared
-        with it. Journals of earlier versions do not have the rules, but the evaluations do."""
+    @property
+    def data_hashes(self) -> dict[str, str]:
+        """SHA-256 of the annotation files that its jobs read, by path; of those that are files on this machine."""
+        custom = self.base.custom
+        paths = [custom.train_dataset.annotation_path, custom.val_dataset.annotation_path]
+        paths += [value_at(evaluation, "dataset.annotation_path") for evaluation in self.evaluations.values()]
+        files = [annotations_in_folder(path) or Path(path) for path in filter(None, paths)]
+        return {str(file): content_hash(file) for file in files if file.is_file()}
+
+    def check_comparable(self, history: History) -> None:
+        """Raise STUDY_CHANGED if new results could not be compared with those of a journal, because annotations have
+        changed, or the answer rules that scored a trial: its journal has them, of earlier versions its evaluation."""
+        remedy = "restore it, or plan a new study in another folder"
+        before, now = (history.created or {}).get("data", {}), self.data_hashes
+        for path in before.keys() & now.keys():
+            if before[path] != now[path]:
+                raise STUDY_CHANGED.error(path, "its content has changed since the study began", remedy)
         of_training = self.settings.of_training
         if all(of_training(goal.metric) and goal.metric not in ANSWERED for goal in self.settings.goals):
             return

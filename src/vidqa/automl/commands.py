@@ -91,19 +91,16 @@ def extend(folder: Path, trials: int) -> None:
 def follow(folder: Path, timeout_s: float | None, show: Callable[[str], None]) -> None:
     """Show the controller's log until no controller runs, or the timeout."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    position = 0
-    while True:
-        is_alive = controller_of(folder) is not None
-        with (folder / LOG).open("rb") as log:
-            log.seek(position)
-            text = log.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        position += len(whole)
-        if whole:
-            show(whole.decode(errors="replace").rstrip("\n"))
-        if not is_alive or (deadline is not None and time.monotonic() > deadline):
-            return
-        time.sleep(POLL_S)
+    end = b""  # of the log, a line that is not complete
+    with (folder / LOG).open("rb") as log:
+        while True:
+            is_alive = controller_of(folder) is not None
+            *lines, end = (end + log.read()).split(b"\n")
+            if lines:
+                show(b"\n".join(lines).decode(errors="replace"))
+            if not is_alive or (deadline is not None and time.monotonic() > deadline):
+                return
+            time.sleep(POLL_S)
 
 
 def _problems_in(path: Path) -> list[Problem]:

@@ -7,7 +7,7 @@ clip, drawn = VARIANTS["speed"](open_clip(path), draw)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -81,24 +81,15 @@ def _noise(clip: Clip, draw: np.random.Generator) -> Variant:
     return replace(clip, frames=map(noisy, clip.frames)), {"level": round(level, 1)}
 
 
-def _as_it_is(clip: Clip, draw: np.random.Generator) -> Variant:
-    """Leave the frames unchanged; only re-encoding changes them."""
-    return clip, {}
-
-
-def _flip(clip: Clip, draw: np.random.Generator) -> Variant:
-    """Mirror left and right, which are swapped in question and answer, too; text in the picture becomes unreadable."""
-    return replace(clip, frames=map(np.fliplr, clip.frames)), {}
-
-
-VARIANTS = {
+VARIANTS: dict[str, Callable[[Clip, np.random.Generator], Variant]] = {
     "shift": _shift,
     "speed": _speed,
     "crop": _crop,
     "color": _color,
     "noise": _noise,
-    "encode": _as_it_is,
-    "flip": _flip,
+    "encode": lambda clip, draw: (clip, {}),  # only re-encoding changes the frames
+    # Left and right are swapped in question and answer, too; text in the picture becomes unreadable.
+    "flip": lambda clip, draw: (replace(clip, frames=map(np.fliplr, clip.frames)), {}),
 }
 SAFE = tuple(name for name in VARIANTS if name != "flip")
 CHANGES_TIMES = ("shift", "speed")  # variants that change times: a moment is at another second of the clip

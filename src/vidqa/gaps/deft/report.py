@@ -14,7 +14,7 @@ from vidqa.data.load import fast_row
 from vidqa.evaluation.pages import points
 from vidqa.evaluation.results import read_results
 from vidqa.evaluation.thumbnails import card_frames
-from vidqa.gaps.deft.acceptance import Annotations, ComparisonTable, read_table, scores_of
+from vidqa.gaps.deft.acceptance import Annotations, ComparisonTable, KindScores, read_table, scores_of
 from vidqa.gaps.deft.state import LoopState, RoundState
 
 if TYPE_CHECKING:
@@ -66,10 +66,12 @@ def report_of(state: LoopState) -> dict[str, Any]:
 
 
 def _measured(facts: Row) -> Row:
-    """Accuracy, its interval and the run of an evaluation, by the present answer rules, as all points of the curve."""
+    """Accuracy, interval and run of an evaluation, and scores by kind: by the present answer rules, for all rounds."""
     scores = scores_of(facts["run_dir"])
     low, high = scores.accuracy_ci95 or (None, None)
-    return {"accuracy": scores.accuracy, "ci_low": low, "ci_high": high, "n": scores.n, "run_dir": facts["run_dir"]}
+    by_kind = {kind: row.model_dump(include=set(KindScores.model_fields)) for kind, row in scores.by_kind.items()}
+    measured = {"accuracy": scores.accuracy, "ci_low": low, "ci_high": high, "n": scores.n}
+    return {**measured, "run_dir": facts["run_dir"], "by_kind": by_kind}
 
 
 def _round(current: RoundState) -> Row:
@@ -82,8 +84,8 @@ def _round(current: RoundState) -> Row:
         "round": current.number,
         "accepted": current.accepted,
         "why": current.why,
+        "by_kind": {},
         **measured,
-        "by_kind": _by_kind(measured.get("run_dir")),
         "kpi": _measured(facts["kpi"]) if "kpi" in stages else None,
         "gaps": facts["gaps"].get("gaps"),
         "added": {name: facts[name]["samples"] for name in ADDING if "samples" in facts[name]},
@@ -100,12 +102,6 @@ def _comparison(current: RoundState, name: str) -> Row | None:
     if path is None or not path.is_file():
         return None
     return read_table(path, ComparisonTable).model_dump(include={"verdict", "whole", "slices", "samples"})
-
-
-def _by_kind(run: str | None) -> dict[str, Row]:
-    """Accuracy and interval of each kind, from the evaluation's scores."""
-    scores = scores_of(run).by_kind if run else {}
-    return {kind: row.model_dump(include={"n", "accuracy", "accuracy_ci95"}) for kind, row in scores.items()}
 
 
 def _curve(rounds: Sequence[Row]) -> Any:

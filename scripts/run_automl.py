@@ -87,9 +87,9 @@ def main(options: Namespace) -> Result:
     if options.verb == "tell":
         return commands.tell(folder, options.set, options.objective, options.proposer)
     if options.verb == "start":
-        commands.start(folder, options.trials)
+        position = commands.start(folder, options.trials)
         if options.wait:
-            return commands.wait(folder, options.timeout, note)
+            return commands.wait(folder, options.timeout, note, position)
     if options.verb == "stop":
         commands.stop(folder)
     return status(folder)

@@ -171,12 +171,17 @@ def test_a_started_study_can_be_told_of_at_once(tmp_path: Path, monkeypatch: pyt
         return begun[0]
 
     monkeypatch.setattr(subprocess, "Popen", begin)
+    (study / "controller.log").write_text("of an earlier controller\n")
     with ThreadPoolExecutor(2) as threads:  # flock excludes threads with handles of their own, too
         starts = [threads.submit(commands.start, study) for _ in range(2)]
     try:
         assert status(study).data["state"] == "searching" and len(begun) == 1
         (refused,) = filter(None, [start.exception() for start in starts])
         assert "BUSY" in str(refused)
+        (position,) = [start.result() for start in starts if not start.exception()]
+        shown: list[str] = []
+        commands.wait(study, 0.0, shown.append, position)
+        assert shown == [], "the lines of an earlier controller are not repeated"
         with pytest.raises(ProblemError, match="BUSY"):
             commands.start(study)
     finally:

@@ -68,16 +68,15 @@ def test_the_best_training_of_a_study_is_the_rounds_and_one_that_stopped_goes_on
         loop.next()
 
     with monkeypatch.context() as stopped:
-        stopped.setattr(commands, "start", lambda study, trials: (study / commands.LOG).touch())
+        stopped.setattr(commands, "start", lambda study: (study / commands.LOG).write_text(""))
         stopped.setattr(commands, "status", lambda _: commands.Result({}))  # there is none yet
         with pytest.raises(ProblemError, match="no winner"):
             loop.next()
     assert loop.state.ending and loop.state.ending.waits
 
-    def start(study: Path, trials: int | None) -> None:
-        assert trials is None
-        (study / commands.LOG).touch()
+    def start(study: Path) -> int:
         carry_out(study)
+        return (study / commands.LOG).write_text("")
 
     monkeypatch.setattr(commands, "start", start)
     assert to_the_end(Loop(loop.folder)).rule == "rounds"

@@ -41,9 +41,10 @@ POLL_S = 0.5
 BEGIN_S = 60.0  # time limit for the start of a controller
 
 
-def start(folder: Path, trials: int | None = None) -> None:
-    """Start a controller that outlives this process; returns once it works on the study. `trials` extends the study to
-    that total. Raises BUSY, STUDY_CHANGED, STUDY_SETTINGS for a plan with errors, and the problems of its start."""
+def start(folder: Path, trials: int | None = None) -> int:
+    """Start a controller that outlives this process, and return the position at which its part of the log begins, once
+    it works on the study. `trials` extends the study to that total. Raises BUSY, STUDY_CHANGED, STUDY_SETTINGS for a
+    plan with errors, and the problems of its start."""
     read_settings(folder)
     if not read(folder).events and (errors := _problems_in(folder / PLANNED)):
         remedy = f"{errors[0].remedy} Then plan again: {command('run_automl', 'plan', '--study', folder)}"
@@ -53,14 +54,15 @@ def start(folder: Path, trials: int | None = None) -> None:
         with only_controller(folder):  # a second controller is refused before a process is started
             if trials is not None:
                 extend(folder, trials)
-        _start_controller(folder)
+        return _start_controller(folder)
 
 
-def _start_controller(folder: Path) -> None:
+def _start_controller(folder: Path) -> int:
     remove(folder / OUTPUT, owner=folder)
     words = [sys.executable, "-P", "-m", "vidqa.automl.controller", "--study", str(folder.absolute()), "--json"]
     environment = child_environment(PYTHONPATH=python_path())
     with (folder / LOG).open("ab") as log, (folder / OUTPUT).open("wb") as output:
+        position = log.tell()
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=output, stderr=log, env=environment, start_new_session=True
         )
@@ -68,12 +70,13 @@ def _start_controller(folder: Path) -> None:
     while time.monotonic() < deadline and process.poll() is None:
         controller = controller_of(folder)
         if controller and controller.pid == process.pid and read(folder).events:  # so that status has something to show
-            return
+            break
         time.sleep(0.05)
     raise_errors(_problems_in(folder / OUTPUT))
     if code := process.poll():
         message, remedy = f"its controller ended at once, with exit code {code}", f"report it with {folder / LOG}"
         raise INTERNAL.error(folder, message, remedy)
+    return position
 
 
 def extend(folder: Path, trials: int) -> None:
@@ -88,11 +91,12 @@ def extend(folder: Path, trials: int) -> None:
     write_settings(folder, longer)
 
 
-def follow(folder: Path, timeout_s: float | None, show: Callable[[str], None]) -> None:
-    """Show the controller's log until no controller runs, or the timeout."""
+def follow(folder: Path, timeout_s: float | None, show: Callable[[str], None], position: int = 0) -> None:
+    """Show the controllers' log from a position until no controller runs, or the timeout."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     end = b""  # of the log, a line that is not complete
     with (folder / LOG).open("rb") as log:
+        log.seek(position)
         while True:
             is_alive = controller_of(folder) is not None
             *lines, end = (end + log.read()).split(b"\n")
@@ -132,9 +136,9 @@ def stop(folder: Path) -> None:
         controller.take_requests()
 
 
-def wait(folder: Path, timeout_s: float | None, show: Callable[[str], None]) -> Result:
+def wait(folder: Path, timeout_s: float | None, show: Callable[[str], None], position: int) -> Result:
     """Follow a started study, and return its final status, with the problems that ended its controller."""
-    follow(folder, timeout_s, show)
+    follow(folder, timeout_s, show, position)
     result = status(folder)
     if controller_of(folder):
         return replace(result, exit_code=int(Exit.NOT_DONE))

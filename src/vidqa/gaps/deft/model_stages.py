@@ -50,8 +50,7 @@ def _search(context: StageContext) -> StageResult:
         raise_errors(plan(folder, PlanRequest(**fields)).problems)
     if not read(folder).history.finished:
         runner.announce("run_automl", "start", "--study", folder, "--wait")
-        commands.start(folder, None)
-        raise_errors(commands.wait(folder, None, note).problems)
+        raise_errors(commands.wait(folder, None, note, commands.start(folder)).problems)
     history = read(folder).history
     if not history.finished or history.winner is None:
         failed = f"all of its trials have failed, the last: {(history.failures or ['none was started'])[-1]}"

@@ -48,8 +48,9 @@ class Grammars:
 
     def _grammar(self, request: ChatRequest) -> str | None:
         if (choices := request.choices) is not None:
-            if not all(choices):
-                raise REQUEST.error(request.form_place, "a choice is empty")
+            for text in choices:
+                if not text or any(token in text for token in self.chat.tokens.special):
+                    raise REQUEST.error(request.form_place, f"the choice {text[:80]!r} is empty or has a special token")
             _require_short(" ".join(choices), request.form_place)
             return str(self.guidance.LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, choices))}"))
         if (schema := request.json_form) is None:

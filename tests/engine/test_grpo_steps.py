@@ -11,6 +11,7 @@ import pytest
 
 from vidqa.engine.rl.meter import PHASES, EarlyStopping, StepMeter
 from vidqa.engine.rl.rollout import Drawn, Group, QuestionStream, advantages
+from vidqa.engine.rl.train import Training
 from vidqa.engine.rl.update import token_weights
 from vidqa.evaluation.rewards import Reward
 
@@ -54,6 +55,19 @@ def test_token_weights_add_up_to_what_the_kind_of_loss_says() -> None:
         assert sum(w * n for w, n in zip(weights, lengths, strict=True)) == pytest.approx(tokens)
     assert each["seq-mean-token-mean"][0] == 3 * each["seq-mean-token-mean"][1]
     assert token_weights(lengths, "seq-mean-token-sum", tokens, 2, 4) == [1.0, 1.0]
+
+
+def test_updates_have_equally_many_questions_on_any_number_of_ranks() -> None:
+    slots_by_rank = [5, 2, 9], [4]  # a rank begins with its longest question
+
+    def slots_of(rank: int) -> list[list[int]]:
+        policy = SimpleNamespace(batch_size_per_optimize=16)
+        spec = SimpleNamespace(train=SimpleNamespace(train_batch_per_replica=32))
+        training = SimpleNamespace(spec=spec, policy=policy, world=SimpleNamespace(gather=lambda _: slots_by_rank))
+        groups = [SimpleNamespace(question=SimpleNamespace(slot=slot)) for slot in slots_by_rank[rank]]
+        return [[group.question.slot for group in part] for part in Training._parts(training, groups)]
+
+    assert (slots_of(0), slots_of(1)) == ([[2], [5, 9]], [[4], []])
 
 
 def rules(**changes: object) -> SimpleNamespace:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from itertools import pairwise
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -264,11 +264,13 @@ class Training(Trainer[GrpoSpec]):
         return "accuracy" if "accuracy" in names else ""
 
     def _parts(self, groups: Sequence[Group]) -> list[list[Group]]:
-        """This rank's groups of each update of a step."""
+        """This rank's groups of each update of a step. Updates have equally many, in the order of their questions, on
+        any number of ranks."""
         batch = self.spec.train.train_batch_per_replica
         parts = batch // (self.policy.batch_size_per_optimize or batch)
-        cuts = [len(groups) * part // parts for part in range(parts + 1)]
-        return [list(groups[start:end]) for start, end in pairwise(cuts)]
+        slots = sorted(chain(*self.world.gather([group.question.slot for group in groups])))
+        update_of = {slot: place * parts // len(slots) for place, slot in enumerate(slots)}
+        return [[group for group in groups if update_of[group.question.slot] == part] for part in range(parts)]
 
     def _require_spread(self, groups: Sequence[Group]) -> None:
         """Raise REWARD_CONSTANT, with three samples, if all completions of the first step have the same reward."""

@@ -128,9 +128,8 @@ class UserFunction:
                 left = None if deadline is None else max(deadline - time.monotonic(), 0)
                 ready = {key.fd for key, _ in selector.select(left)}
                 if not ready:
-                    raise UserFunctionTimeout(
-                        f"{'importing ' if self._count < 0 else ''}it took more than {limit_s:g} s"
-                    )
+                    work = "importing it" if self._count < 0 else "it"
+                    raise UserFunctionTimeout(f"{work} took more than {limit_s:g} s")
                 chunk = self._received() if self._socket.fileno() in ready else b""
                 if not chunk:
                     self.close()

@@ -19,12 +19,7 @@ from vidqa.core.run_folder import QUARANTINE, RunFolder
 from vidqa.data.problems import shown_names
 from vidqa.data.record import Record
 from vidqa.engine.actions.text_metrics import open_measures
-from vidqa.engine.answering.answers import (
-    Answer,
-    answers_recipe,
-    fingerprint_model,
-    require_answers,
-)
+from vidqa.engine.answering.answers import Answer, answers_recipe, fingerprint_model, require_answers
 from vidqa.engine.answering.batch_inference import InferenceTask, generate_all, model_folders, start_answering
 from vidqa.engine.answering.prompts import Candidates
 from vidqa.engine.data.planned_samples import prepare_evaluation

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -170,19 +171,17 @@ def write_rows(folder: Path, shards: Sequence[Shard], rows: Iterable[TensorRows]
     """Write rows into files of `create_files`; ranks may write at the same time. They are on disk when this returns."""
     place = {name: (number, begin) for number, shard in enumerate(shards) for name, begin in shard.begins.items()}
     handles: dict[int, int] = {}
-    try:
+    with ExitStack() as stack:
         for part in rows:
             number, begin = place[part.name]
             if number not in handles:
                 handles[number] = os.open(folder / shards[number].file, os.O_WRONLY)
+                stack.callback(os.close, handles[number])
             values = part.values.detach().to("cpu", dtype).contiguous()
             row_bytes = prod(values.shape[1:]) * dtype.itemsize
             _write_at(handles[number], begin + part.first * row_bytes, values)
         for handle in handles.values():
             os.fsync(handle)
-    finally:
-        for handle in handles.values():
-            os.close(handle)
 
 
 def _write_at(handle: int, offset: int, values: torch.Tensor) -> None:

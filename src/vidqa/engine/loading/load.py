@@ -39,17 +39,7 @@ from vidqa.spec import check_with_heads
 
 SEEDS = 2**64  # seeds of a PyTorch generator; a seed of a spec may be any integer, such as a timestamp
 # Exceptions that transformers raises for invalid values in config.json.
-BY_A_CONFIG = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    IndexError,
-    ArithmeticError,
-    RuntimeError,
-    AssertionError,
-)
+BY_CONFIG = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, AssertionError)
 
 
 @contextmanager
@@ -124,7 +114,7 @@ def meta_model(folder: Path) -> Any:
     tables.sizes_of(folder)  # raises as preflight does, before transformers reads the config
     try:
         config = AutoConfig.from_pretrained(folder)
-    except (*BY_A_CONFIG, StrictDataclassError) as broken:
+    except (*BY_CONFIG, StrictDataclassError) as broken:
         raise MODEL_BROKEN.error(folder / "config.json", f"config.json cannot be read: {broken}") from broken
     family = torch_half(tables)
     if refusal := family.refusal(config):
@@ -132,7 +122,7 @@ def meta_model(folder: Path) -> Any:
     try:
         with torch.device("meta"):
             model = family.model_class(config)
-    except BY_A_CONFIG as broken:
+    except BY_CONFIG as broken:
         raise MODEL_UNSUPPORTED.error(
             folder / "config.json", f"transformers cannot build a model from it: {broken}"
         ) from broken

@@ -56,13 +56,12 @@ def start_of(resume_from: bool | str, run: RunFolder, world: World) -> Start:
     for folder in world.on_main(lambda: _checkpoints(resume_from, run)):
         try:
             trainer = inspect(folder, world)
+            return Start(trainer["step"], folder, trainer)
         except ProblemError as damaged:
             if resume_from is not True:
                 raise
             skipped.append(f"{folder.name}: {damaged.problems[0].message}")
             world.note(f"skipped the checkpoint {skipped[-1]}")
-            continue
-        return Start(trainer["step"], folder, trainer)
     if skipped:
         raise RESUME_NO_CHECKPOINT.error(run.checkpoints, f"no checkpoint is complete: {'; '.join(skipped)}")
     return Start()

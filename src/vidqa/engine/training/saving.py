@@ -223,10 +223,8 @@ class Saver:
 
     def _unprovable(self, facts: dict[str, Any]) -> str:
         """The reason why an export cannot be compared with the trainer; empty if it can."""
-        if self.proof_sample is None:
+        if self.proof_sample is None or facts.get("trainer_loss") is None:
             return "no sample could be decoded to compare its loss"
-        if facts.get("trainer_loss") is None:
-            return "when it was made, no sample could be decoded to compare its loss"
         sample = self.proof_sample[0].record.id
         made_with = facts.get("proof_sample", sample)
         return "" if made_with == sample else f"the trainer's loss is of the sample {made_with}, not of {sample}"

@@ -88,12 +88,11 @@ def memory_policy_of(
     spec: TrainSpec, model: ParamCounts, world: World, packing: Packing, reserved_gib: float = 0.0
 ) -> MemoryPolicy:
     """`choose_memory_policy` for any packs; `reserved_gib` of each GPU stay free for uses other than training."""
-    limit_gib = spec.engine.gpu_memory_gib
-    memory_gib = min(world.gather(use_memory(world.device, limit_gib))) if world.device.type == "cuda" else None
+    if world.device.type != "cuda":
+        return least_policy(spec, model)
+    memory_gib = min(world.gather(use_memory(world.device, spec.engine.gpu_memory_gib)))
 
     def fastest() -> MemoryPolicy:
-        if memory_gib is None:
-            return least_policy(spec, model)
         chosen = best_policy(spec, model, packing, memory_gib, reserved_gib)
         return replace(chosen.policy, peak_gib=chosen.peak_gib)
 

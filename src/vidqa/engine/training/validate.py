@@ -70,12 +70,10 @@ class Validator:
         """Return val/avg_loss and the objective's metrics; val/accuracy and val/truncated if samples are answered. The
         values are the same on every rank."""
         model.eval()
-        try:
-            values = self._losses(model)
-            if self.answers:
-                values |= self._accuracy(model)
-        finally:
-            model.train()
+        values = self._losses(model)
+        if self.answers:
+            values |= self._accuracy(model)
+        model.train()
         return values
 
     @torch.no_grad()

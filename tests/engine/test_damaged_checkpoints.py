@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from in_process import events, one_rank, train_here
 from tiny_world import tiny_data, tiny_model, tiny_spec
 
@@ -167,6 +168,18 @@ def test_a_checkpoint_runs_no_code(run: RunFolder, tmp_path: Path, where: str, w
         train_here(spec, tmp_path / "other")
     assert caught.value.problems[0].code in ("RESUME_NO_CHECKPOINT", "RESUME_MISMATCH")
     assert not proof.exists()
+
+
+def test_a_rank_that_is_lost_while_loading_is_no_other_model(
+    world: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: Any, **__: Any) -> None:
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer")
+
+    monkeypatch.setattr(dcp, "load", lost)
+    spec = spec_of(world, tmp_path, train__resume=str(world.run / "checkpoints/step_4"))
+    with pytest.raises(RuntimeError, match="Connection closed"):
+        train_here(spec, tmp_path / "run")
 
 
 def test_a_table_may_not_name_files_outside(run: RunFolder) -> None:

@@ -134,7 +134,7 @@ def load_state(folder: Path, step: int, model: nn.Module, optimizer: torch.optim
     """Load model and optimizer from a checkpoint after `step` steps, written by any number of ranks."""
     try:
         dcp.load(training_state(model, optimizer), storage_reader=Reader(folder), process_group=world.saving)
-    except (CheckpointException, RuntimeError, OSError, ValueError) as unlike:
+    except CheckpointException as unlike:  # of any rank, while an error of communication is raised as it is
         message = f"the checkpoint does not fit this model: {_cause(unlike)}"
         raise RESUME_MISMATCH.error(folder, message) from unlike
     for state in optimizer.state.values():

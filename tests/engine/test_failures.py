@@ -103,6 +103,11 @@ def test_a_clip_that_breaks_while_training_is_named_and_left_out(world: SimpleNa
     strict = attempt(world, tmp_path / "strict", {**over, "engine.on_bad_sample": "fail"}, ranks=2, root=root)
     assert strict.codes == ["ENGINE_BAD_SAMPLE"] and strict.status["exit_code"] == Exit.INPUT
     assert strict.exit_code == Exit.INPUT and "Traceback" not in strict.log
+    records = json.loads((root / "annotations.json").read_text())
+    (root / "annotations.json").write_text(json.dumps([each for each in records if each["video"] == "videos/3.mp4"]))
+    alone = {"engine.on_bad_sample": "quarantine", "train.train_batch_per_replica": 2}
+    with pytest.raises(ProblemError, match="DATA_EMPTY at step 1"):  # where nothing is left, nothing is learned
+        train_here(tiny_spec(tmp_path, world.model, root, alone), tmp_path / "alone")
 
 
 def test_text_without_media_cannot_train_a_vision_tower(world: SimpleNamespace, tmp_path: Path) -> None:

@@ -32,8 +32,6 @@ MOST_STEPS = 200  # maximum number of steps whose packs are inspected
 MOST_SHAPES = 128  # maximum number of attention shapes, of the decoder and of the vision tower
 FEW_BITS = 3
 Calls = tuple[list[Call], list[Call]]  # attention calls of the decoder and of the vision tower
-
-
 SpecT = TypeVar("SpecT", bound=TrainSpec)
 
 
@@ -53,9 +51,7 @@ class StepSchedule(Generic[SpecT]):
 
     def due(self, step: int, every_steps: int, every_epochs: int) -> bool:
         """Whether an action with this frequency, in steps or in epochs, is due after `step`."""
-        epoch = self.epoch_ended_by(step)
-        by_epoch = bool(every_epochs and epoch and epoch % every_epochs == 0)
-        return by_epoch or bool(every_steps and (step + 1) % every_steps == 0)
+        return any(every and (step + 1) % every == 0 for every in (every_steps, every_epochs * self.steps_per_epoch))
 
     def validates_after(self, step: int) -> bool:
         validation = self.spec.validation

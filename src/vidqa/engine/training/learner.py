@@ -14,11 +14,12 @@ import torch
 import torch.distributed as dist
 
 from vidqa.core.problem import Problem
+from vidqa.data.problems import EMPTY
 from vidqa.engine.data.dataloader import Schedule, Step
 from vidqa.engine.distributed import World
 from vidqa.engine.families import family_of
 from vidqa.engine.loading.fsdp import Resharding
-from vidqa.engine.problems import ENGINE_NO_GRADIENT
+from vidqa.engine.problems import CHECK_LOG, ENGINE_NO_GRADIENT
 from vidqa.engine.progress import Progress
 from vidqa.engine.signals import StopRequest
 from vidqa.engine.training.objectives import Objective
@@ -65,12 +66,12 @@ class Learner:
     def train_step(self, step: Step) -> StepOutcome:
         """Take one optimizer step. Its loss is the objective's sum over all micro-batches and ranks, divided by the
         count over all of them, and so does not depend on packing or the number of ranks. Raises ENGINE_NO_GRADIENT."""
-        started, waited, problems = time.perf_counter(), 0.0, list[Problem]()
+        started, problems = time.perf_counter(), list[Problem]()
+        waited = saved_flops = 0.0
         names = self.objective.metrics
         largest = torch.zeros(len(self.objective.maxima), dtype=torch.float64, device=self.world.device)
         # Sum, count, ranks with a stop request, bad samples, saved FLOPs, and the metrics.
         totals = torch.zeros(5 + len(names), dtype=torch.float64, device=self.world.device)
-        saved_flops = 0.0
         batches = iter(step.batches)
         for number in range(1, step.size + 1):
             self.resharding.begin(more_to_come=number < step.size)
@@ -167,16 +168,16 @@ class Meter:
         self._reset()
 
     def _reset(self) -> None:
-        self.loss_sum = self.seconds = self.waited = self.work = self.work_whole = 0.0
+        self.seconds = self.waited = self.work = self.work_whole = 0.0
         self.count = self.tokens = self.steps = 0
         self.metrics = defaultdict[str, float](float)
 
     def step(self, step: int, outcome: StepOutcome, rate: float, progress: Progress, *, saves: bool = False) -> None:
-        """Add the outcome of a step; log every `logging.log_interval` steps and where the run `saves`."""
+        """Add the outcome of a step; log every `logging.log_interval` steps and where the run `saves`. Raises
+        DATA_EMPTY after an epoch of which nothing could be decoded."""
         works = [workload(unit, self.schedule.data.train) for unit in self.schedule.units(step)]
-        self.loss_sum += outcome.loss * outcome.count
         self.count += outcome.count
-        for name, value in outcome.metrics.items():
+        for name, value in {"loss": outcome.loss, **outcome.metrics}.items():
             self.metrics[name] += value * outcome.count
         self.tokens += sum(work.tokens for work in works)
         self.work += self.flops.training_flops(works) - outcome.saved_flops
@@ -184,11 +185,14 @@ class Meter:
         self.seconds += outcome.seconds
         self.waited += outcome.waited
         self.steps += 1
+        if not self.count:  # all samples were left out: there is no loss yet
+            if self.steps >= min(self.schedule.steps_per_epoch, self.schedule.total):
+                raise EMPTY.error(f"step {step + 1}", "no training sample could be decoded", CHECK_LOG)
+            return
         if (step + 1) % self.interval and not saves:
             return
         values = {
-            "train/loss": self.loss_sum / max(self.count, 1),
-            **{f"train/{name}": total / max(self.count, 1) for name, total in self.metrics.items()},
+            **{f"train/{name}": total / self.count for name, total in self.metrics.items()},
             "train/grad_norm": outcome.grad_norm,
             "train/lr": rate,
             "perf/step_s": self.seconds / self.steps,

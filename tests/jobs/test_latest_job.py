@@ -52,7 +52,7 @@ def test_a_run_folder_names_its_job(over_at_once: None, write_spec: WriteSpec) -
 
 
 def test_a_run_folder_that_was_continued_names_its_newest_job(
-    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Otherwise a cancel by the run folder would report the end of the first job, while another runs on."""
     first = ended(write_spec("killed"))
@@ -71,6 +71,11 @@ def test_a_run_folder_that_was_continued_names_its_newest_job(
     moved = Path(first.run_dir).rename(Path(first.run_dir).parent.with_name("moved"))  # its name is no job's
     (problem,) = ask("status", str(moved))["problems"]
     assert problem["code"] == "JOB_NOT_FOUND" and f"move it back to {first.run_dir}" in problem["remedy"]
+    for record in (first, second):
+        job_store.record_file(record.job_id).rename(tmp_path / record.job_id)
+    (problem,) = ask("status", str(moved))["problems"]
+    assert "another machine" in problem["message"] and "--parent-run" in problem["remedy"]
+    (tmp_path / first.job_id).rename(job_store.record_file(first.job_id))
     (problem,) = ask("retry", first.job_id)["problems"]
     assert problem["code"] == "RESUME_NO_CHECKPOINT" and "is not there" in problem["message"]
 
@@ -284,3 +289,11 @@ def test_a_list_looks_at_no_more_jobs_than_it_shows(
     assert problem["code"] == "USAGE" and problem["remedy"] == "python scripts/jobs.py status job001"
     ask("status", "latest")
     assert looked == newest
+
+
+def test_a_state_folder_that_cannot_be_read_is_not_empty(state: Path) -> None:
+    (state / "jobs").parent.mkdir(parents=True, exist_ok=True)
+    (state / "jobs").touch()
+    for words in (["list"], ["status"], ["status", "some-job"]):
+        assert codes(ask(*words)) == ["ENV_FILE_REFUSED"]
+    (state / "jobs").unlink()

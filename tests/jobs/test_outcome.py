@@ -20,6 +20,7 @@ from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.api import JobHandle
 from vidqa.jobs.launch import launch
+from vidqa.jobs.platforms._base import State
 from vidqa.jobs.records import JobRecord
 
 WriteSpec = Callable[..., Path]
@@ -70,6 +71,12 @@ def test_records_that_were_left_out_are_named(trained: JobRecord) -> None:
     for made in ways(trained):
         assert made.data["left_out"]["count"] == 5 and made.data["left_out"]["first"][0] == "a.json[0]"
         assert f"named in {run / 'quarantine.json'}: a.json[0]; a.json[1]; a.json[2] ..." in made.text
+
+
+def test_a_run_folder_that_cannot_be_looked_at_gives_no_results(trained: JobRecord) -> None:
+    for state in (State.COMPLETE, State.ERROR):
+        shown = job_results.of_job(replace(trained, run_dir=f"/{'x' * 300}", state=state))
+        assert shown.data["state"] == state and "report" not in shown.data
 
 
 def test_damaged_scores_are_not_shown(trained: JobRecord) -> None:

@@ -6,6 +6,7 @@ of a training, and the next commands. A missing or damaged run folder gives no r
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -129,7 +130,7 @@ def of_job(record: JobRecord) -> Result:
     later = watch.later_job(record)
     verbs = ["logs"] if record.state.is_terminal else ["status", "wait", "logs"]
     is_unfinished = record.state in (State.STOPPED, State.CANCELED, State.ERROR)
-    if is_unfinished and not later and record.run.path.is_dir() and not failure.why_retry_fails(record.failure):
+    if is_unfinished and not later and os.path.isdir(record.run_dir) and not failure.why_retry_fails(record.failure):
         verbs.append("retry")
     shown = results_of(record)
     continued = {"continued_by": later.job_id} if later else {}
@@ -183,7 +184,7 @@ def results_of(record: JobRecord) -> JobResults:
         show = None
     results = actions.resolve(show)(record) if show else JobResults()
     page = Path(record.run_dir) / PAGE
-    shown = {"report": str(page)} if page.is_file() else {}
+    shown = {"report": str(page)} if os.path.isfile(page) else {}  # False, too, for a folder that denies access
     facts, rows = {**results.facts, **shown}, {**results.rows, **shown}
     if names := [problem.where for problem in record.run.read_problems(QUARANTINE)]:
         first, file = names[:MOST_NAMED], record.run.path / QUARANTINE
@@ -197,7 +198,7 @@ def results_of(record: JobRecord) -> JobResults:
 def of_training(record: JobRecord) -> JobResults:
     """The best export, and the command that evaluates it."""
     run = Path(record.run_dir)
-    is_measured = record.state == State.COMPLETE and (run / "best").is_dir()
+    is_measured = record.state == State.COMPLETE and os.path.isdir(run / "best")
     following = [_evaluation(record)] if is_measured else []
     best = read_object(run / "best.json")
     if not best:

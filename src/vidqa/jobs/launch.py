@@ -273,7 +273,9 @@ def refuse_busy(run_dir: Path, *, since: int | None = None) -> None:
         if record.run_dir != str(run_dir) or (since is not None and record.sequence <= since):
             continue
         if not (record if since is not None else watch.observe(record)).state.is_terminal:
-            raise JOB_NOT_DONE.error(run_dir, f"job {record.job_id} is {record.state} in it")
+            wait, cancel = (command("jobs", verb, record.job_id) for verb in ("wait", "cancel"))
+            remedy = f"wait for its end ({wait}) or cancel it ({cancel}), then run this again"
+            raise JOB_NOT_DONE.error(run_dir, f"job {record.job_id} is {record.state} in it", remedy)
 
 
 def with_image(where: Platform, settings: Any, resources: Resources, *, fetch: bool) -> Resources:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from vidqa.core import files
+from vidqa.core.cli import FILE_REFUSED, command
 from vidqa.core.environment import jobs_folder
 from vidqa.core.problem import Problem, ProblemError, control_characters
 from vidqa.jobs.platforms import NAMES, job_store
@@ -77,9 +78,10 @@ def write(record: JobRecord) -> JobRecord:
 
 
 def read(job_id: str) -> JobRecord:
-    """The record of one job. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN."""
-    if not re.fullmatch(r"[\w.-]+", job_id) or not os.path.lexists(record_file(job_id)):
-        raise JOB_NOT_FOUND.error(job_id, f"there is no job {job_id!r} in {jobs_folder()}")
+    """The record of one job. Raises JOB_NOT_FOUND, JOB_RECORD_BROKEN, FILE_REFUSED."""
+    if job_id not in names():
+        remedy = f"list the jobs: {command('jobs', 'list')}"
+        raise JOB_NOT_FOUND.error(job_id, f"there is no job {job_id!r} in {jobs_folder()}", remedy)
     return _parse(record_file(job_id))
 
 
@@ -95,9 +97,18 @@ def scan(spec_fingerprint: str = "") -> tuple[list[JobRecord], list[Problem]]:
 
 
 def names(spec_fingerprint: str = "") -> list[str]:
-    """The names of all jobs, or of those that may be of a spec, including those with unreadable records."""
-    pattern = f"*-{name_of(spec_fingerprint)}*.json" if spec_fingerprint else "*.json"
-    return sorted(p.stem for p in jobs_folder().glob(pattern) if not p.name.endswith(".exit.json"))
+    """The names of all jobs, or of those that may be of a spec, including those with unreadable records. Raises
+    FILE_REFUSED."""
+    try:
+        entries = os.listdir(jobs_folder())
+    except FileNotFoundError:
+        return []
+    except OSError as refused:
+        message = f"it cannot be read: {refused.strerror}"
+        raise FILE_REFUSED.error(jobs_folder(), message, job_store.OTHER_FOLDER) from refused
+    part = f"-{name_of(spec_fingerprint)}" if spec_fingerprint else ""
+    jobs = [name for name in entries if name.endswith(".json") and not name.endswith(".exit.json")]
+    return sorted(name.removesuffix(".json") for name in jobs if part in name)
 
 
 def name_of(spec_fingerprint: str) -> str:

@@ -89,12 +89,14 @@ def find(job: str) -> JobRecord:
         raise JOB_NOT_FOUND.error(job, "it is not a run folder, but contains run folders of jobs", remedy)
     if (name := os.path.basename(folder)) in records.names():
         return observe(records.read(name))
-    moved = [job_id for job_id in RunFolder(Path(folder)).read_run().get("jobs", []) if job_id in records.names()]
-    if moved:
-        run_dir = records.read(moved[-1]).run_dir
-        message = f"it was moved or copied from {run_dir}, the run folder of job {moved[-1]}"
-        raise JOB_NOT_FOUND.error(job, message, f"move it back to {run_dir}; other scripts take the folder itself")
-    raise JOB_NOT_FOUND.error(job, f"it is not the run folder of a job in {environment.jobs_folder()}")
+    if not (run := RunFolder(Path(folder)).read_run()):
+        raise JOB_NOT_FOUND.error(job, f"it is not the run folder of a job in {environment.jobs_folder()}")
+    remedy = "other scripts take the folder itself, such as build_spec.py with --parent-run"
+    if moved := [record for record in records.scan()[0] if record.job_id in run.get("jobs", [])]:
+        message = f"it was moved or copied from {moved[0].run_dir}, the run folder of job {moved[0].job_id}"
+        raise JOB_NOT_FOUND.error(job, message, f"move it back to {moved[0].run_dir}; {remedy}")
+    message = f"it is a run of another machine or state folder: no job of it is in {environment.jobs_folder()}"
+    raise JOB_NOT_FOUND.error(job, message, remedy)
 
 
 def later_job(record: JobRecord) -> JobRecord | None:

@@ -134,9 +134,9 @@ def _checked(
     """The job with its image and weights fetched, and all warnings. Raises the errors of preflight and platform."""
     readiness = ready(job_spec, spec_path, where.name, resources, fetch=True)
     raise_errors(readiness.problems)
-    requested = resources.gpus if where.name == "local" else None
-    if requested and requested > (visible := local.gpu_count()):
-        raise PLATFORM_TOO_FEW_GPUS.error("--gpus", f"{requested} requested, {visible} visible", "leave --gpus out")
+    if resources.gpus and where.name == "local" and resources.gpus > (visible := local.gpu_count()):
+        message = f"{resources.gpus} requested, {visible} visible"
+        raise PLATFORM_TOO_FEW_GPUS.error("--gpus", message, "leave --gpus out")
     resources = with_image(where, job_spec.settings, resources, fetch=True)
     fetch_weights(job_spec)
     job = job_of(job_spec, where, job_spec.settings, resources, run_dir, job_id)
@@ -273,8 +273,7 @@ def refuse_busy(run_dir: Path, *, since: int | None = None) -> None:
         if record.run_dir != str(run_dir) or (since is not None and record.sequence <= since):
             continue
         if not (record if since is not None else watch.observe(record)).state.is_terminal:
-            wait, cancel = (command("jobs", verb, record.job_id) for verb in ("wait", "cancel"))
-            remedy = f"wait for its end ({wait}) or cancel it ({cancel}), then run this again"
+            remedy = f"wait for its end ({command('jobs', 'wait', record.job_id)}) or cancel it, then run this again"
             raise JOB_NOT_DONE.error(run_dir, f"job {record.job_id} is {record.state} in it", remedy)
 
 

@@ -612,5 +612,5 @@ def test_a_csv_of_a_spreadsheet_has_semicolons_or_names_its_encoding(tmp_path: P
 def test_a_number_as_answer_is_told_how_it_is_text(tmp_path: Path) -> None:
     turns = [{"from": "human", "value": "How many?"}, {"from": "gpt", "value": 5}]
     (tmp_path / "n.json").write_text(json.dumps([{"id": 1, "conversations": turns}]))
-    with pytest.raises(ProblemError, match='"value": "5"'):
+    with pytest.raises(ProblemError, match='write it as text: "5"'):
         convert(tmp_path / "n.json", tmp_path / "m.json", "llava")

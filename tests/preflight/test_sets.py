@@ -116,6 +116,7 @@ def test_the_kpi_set_is_read_decoded_and_kept_apart(case: Case) -> None:
     assert found["DATA_SPLIT_LEAK", "error"].where == "train and kpi"
     (root / "annotations.json").write_text("[]")
     assert {p.code for p in case.look()} == {"DATA_EMPTY"}
+    assert "kpi_gap_analysis" not in case.report("data").facts  # nothing is claimed about no answers
 
 
 def test_two_sets_that_are_embedded_may_share_files(case: Case) -> None:

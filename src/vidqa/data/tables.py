@@ -146,7 +146,8 @@ def _broken_table_reported(file: Path, collector: ProblemCollector) -> Iterator[
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, OverflowError) as broken:
-        collector.add(SYNTAX, str(file), f"{type(broken).__name__}: {str(broken)[:200]}")
+        message = f"{type(broken).__name__}: {str(broken)[:200]}"
+        collector.add(SYNTAX, str(file), message, "Copy the table again from its source, or write it again.")
 
 
 def has_bytes(files: Sequence[Path], renamed: Mapping[str, str]) -> bool:

@@ -79,9 +79,9 @@ class TurnReader:
                 self.findings.invalid(field, "valid characters", content, f'{key}: "Is the door open?"')
             return pieces_of_text(content) if role == "user" else [content]
         if not isinstance(content, list):
-            example = "Is the door open?" if role == "user" else "Yes"
-            as_text = str(content) if isinstance(content, int | float) else example
-            self.findings.invalid(field, "text or a list of parts", content, f'{key}: "{as_text}"')
+            example = f'{key}: "{"Is the door open?" if role == "user" else "Yes"}"'
+            as_text = f'text: "{content}"' if isinstance(content, int | float) else example
+            self.findings.invalid(field, "text or a list of parts", content, as_text)
         return [piece for at, part in enumerate(content) for piece in self._part(part, role, f"{field}[{at}]")]
 
     def _part(self, part: Any, role: str, field: str) -> list[Piece]:

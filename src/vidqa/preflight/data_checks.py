@@ -72,7 +72,7 @@ def answers(inputs: Inputs) -> list[Problem]:
     """Check whether one answer dominates, and count the forms of the expected answers."""
     problems = []
     task = inputs.spec.task.type if isinstance(inputs.spec, EvaluateSpec) else ""
-    for part in inputs.sets:
+    for part in [part for part in inputs.sets if part.records]:
         problems += task_problems("task.type", task, [(record.answer, record.question) for record in part.records])
         forms: Counter[str] = Counter()
         by_kind: dict[str, Counter[str]] = defaultdict(Counter)

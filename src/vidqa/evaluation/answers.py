@@ -231,7 +231,7 @@ _YES_NO_LEADS = re.compile(
 _YES_NO_CUE = re.compile(r"\b(?:answer|conclusion)\b(?:\s+(?:is|would be|must be))?\W{0,4}(yes|no|true|false)\b", re.I)
 # Alone on the last line, or at the start of a sentence after "wait", "actually".
 _YES_NO_LAST = re.compile(
-    rf"(?:\n\W*(?=\w+\W*\Z)|\b{RETRACTION}\b.{{0,300}}?[.!?\n]\s*(?=\w+[.,!]))(yes|true|no|false)\b", re.I | re.S
+    rf"(?:\n\W{{0,30}}(?=\w+\W*\Z)|\b{RETRACTION}\b.{{0,300}}?[.!?\n]\s*(?=\w+[.,!]))(yes|true|no|false)\b", re.I | re.S
 )
 _DENIAL = re.compile(r"(?:\b(?:not|never)|n['’]t)\s+(?:\w+\s+){0,2}$", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"\s*(?:[.,;:!\"'()]|$)")

@@ -112,7 +112,7 @@ _CALLED_RIGHT = re.compile(
 )
 # "Is it A? No. Is it B? Yes.", but not "Is A shown? Yes."
 _AFFIRMED = re.compile(
-    rf"(?:^|[.!?\n])\s*(?:is\s+(?:it|the\s+(?:\w+\s+)?answer)\s+)?(?:option\s+)?{_TOKEN}\s*\?\s*yes\s*(?=[.,;!\n]|$)",
+    rf"(?:^|[.!?\n])\s{{0,3}}(?:is\s+(?:it|the\s+(?:\w+\s+)?answer)\s+)?(?:option\s+)?{_TOKEN}\s*\?\s*yes\s*(?=[.,;!\n]|$)",
     re.IGNORECASE,
 )
 _BRACKETED = re.compile(r"(?P<open>\()(?P<letter>[A-Z])(?P<close>\))")
@@ -130,7 +130,7 @@ _ALONE = re.compile(
 _LEADS = re.compile(
     rf"{_DECOR}{_PREFIX}{_TOKEN}(?P<sep>\s*[).:,;!]|\s+-\s|\s*$|\s+(?=(?:because|since|as)\b))?", re.IGNORECASE
 )
-_MARK = re.compile(rf"(?:^|(?<=[.;,])\s*)[ \t>#*•·\-]*(?:[Oo]ption\s+)?\(?([A-Z]){_EDGE}(?:[).:]|\s-)", re.MULTILINE)
+_MARK = re.compile(rf"(?:^|(?<=[.;,]))[\s>#*•·\-]{{0,99}}(?:[Oo]ption\s+)?\(?([A-Z]){_EDGE}(?:[).:]|\s-)", re.MULTILINE)
 
 _OR_MARK = re.compile(rf"[^.!?\n]{{0,200}}?\b(?:or|and)\s+\(?([A-Z]){_EDGE}[).:]+\s+\w")
 _AND = r"\s*,?\s*(?:and/or|and|or|nor|y|o|et|ou|und|oder|и|или|或者|或|和|と|か|または|또는|와|과|to|&|/|\+|~)\s*"

@@ -20,43 +20,32 @@ OF_FUNCTIONS = "functions."  # scores of a user function, whose names are known 
 REASONS = ("stop", "length", "scored", "error")  # finish reasons of answers
 
 
-def check_goals(settings: Settings, base: TrainSpec) -> None:
-    """Raise STUDY_SETTINGS for a metric that the study's specs do not compute; `check_names` checks the names."""
-    training = metric_names.training_metrics(base.engine.objective)
-    for goal in settings.goals:
-        if not settings.of_training(goal.metric):
-            if not settings.evaluation:
-                message = f"{goal.metric} is not a training metric, and the study has no evaluation spec"
-                close = _closest(goal.metric, training)
-                remedy = f"add --evaluate evaluate.toml, or choose {' or '.join(close) or metric_names.LOSS}"
-                raise STUDY_SETTINGS.error(f"goals {goal.metric}", message, remedy)
-            continue
-        if goal.metric not in training:
-            continue
-        held_out = base.custom.val_dataset.annotation_path or base.train.train_policy.dataset.test_size
-        if goal.metric.startswith("val/") and not (base.validation.enable and held_out):
-            message = f"{goal.metric} is measured by validation, but the training has none"
-            remedy = "set validation.enable = true and a validation set (custom.val_dataset, or a test_size)"
-            raise STUDY_SETTINGS.error("goals", message, remedy)
-        if goal.metric in metric_names.ANSWERED and not base.engine.validation_generate:
-            message = f"validation measures {goal.metric} by generating answers, but engine.validation_generate is 0"
-            raise STUDY_SETTINGS.error("goals", message, "set engine.validation_generate, or add an evaluation spec")
-
-
-def check_names(settings: Settings, base: TrainSpec, evaluations: Mapping[str, Spec]) -> None:
-    """Raise STUDY_SETTINGS for a metric name that no job of the study produces, with the closest existing names."""
+def check_goals(settings: Settings, base: TrainSpec, evaluations: Mapping[str, Spec]) -> None:
+    """Raise STUDY_SETTINGS for a metric that no job of the study measures, with the closest existing names."""
     training = metric_names.training_metrics(base.engine.objective)
     evaluation, scores = evaluations.get(settings.evaluation or ""), set[str]()
     if isinstance(evaluation, EvaluateSpec) and not all(settings.of_training(goal.metric) for goal in settings.goals):
         scores = score_names(evaluation)
+    held_out = base.custom.val_dataset.annotation_path or base.train.train_policy.dataset.test_size
     for goal in settings.goals:
-        names = training if settings.of_training(goal.metric) else scores
+        where, of_training = f"goals {goal.metric}", settings.of_training(goal.metric)
+        if not of_training and not settings.evaluation:
+            message = f"{goal.metric} is not a training metric, and the study has no evaluation spec"
+            close = " or ".join(_closest(goal.metric, training)) or metric_names.LOSS
+            raise STUDY_SETTINGS.error(where, message, f"add --evaluate evaluate.toml, or choose {close}")
+        names = training if of_training else scores
         own = OF_FUNCTIONS in names and goal.metric.startswith(OF_FUNCTIONS)
-        if own or not names or goal.metric in names:
-            continue
-        close = _closest(goal.metric, (*training, *scores))
-        remedy = f"did you mean {', '.join(close)}?" if close else f"choose one of {', '.join(sorted(names)[:40])}"
-        raise STUDY_SETTINGS.error(f"goals {goal.metric}", f"no job of the study measures {goal.metric}", remedy)
+        if names and not own and goal.metric not in names:
+            close = ", ".join(_closest(goal.metric, (*training, *scores)))
+            remedy = f"did you mean {close}?" if close else f"choose one of {', '.join(sorted(names)[:40])}"
+            raise STUDY_SETTINGS.error(where, f"no job of the study measures {goal.metric}", remedy)
+        if goal.metric.startswith("val/") and not (base.validation.enable and held_out):
+            message = f"{goal.metric} is measured by validation, but the training has none"
+            remedy = "set validation.enable = true and a validation set (custom.val_dataset, or a test_size)"
+            raise STUDY_SETTINGS.error(where, message, remedy)
+        if goal.metric in metric_names.ANSWERED and not base.engine.validation_generate:
+            message = f"validation measures {goal.metric} by generating answers, but engine.validation_generate is 0"
+            raise STUDY_SETTINGS.error(where, message, "set engine.validation_generate, or add an evaluation spec")
 
 
 def _closest(metric: str, names: Collection[str]) -> list[str]:

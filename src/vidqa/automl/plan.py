@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from vidqa import spec
 from vidqa.automl import data_share, estimate, specs
 from vidqa.automl.decisions import values_text
-from vidqa.automl.goals import check_goals, check_names
+from vidqa.automl.goals import check_goals
 from vidqa.automl.journal import read
 from vidqa.automl.problems import STUDY_CHANGED, STUDY_SETTINGS
 from vidqa.automl.settings import EVALUATE, FILE, PLANNED, TEST, TRAIN, Finals, checked, write_settings
@@ -104,8 +104,7 @@ def check_request(request: PlanRequest, base: TrainSpec) -> None:
     """Check, before a study exists, that a search over trainings of the spec `base` is possible. Raises STUDY_SETTINGS
     and the problems of an evaluation's spec."""
     settings = checked(_table(request), Path(FILE))
-    check_goals(settings, base)
-    check_names(settings, base, {EVALUATE: spec.load(request.evaluate, "evaluate")} if request.evaluate else {})
+    check_goals(settings, base, {EVALUATE: spec.load(request.evaluate, "evaluate")} if request.evaluate else {})
 
 
 def _table(request: PlanRequest) -> dict[str, Any]:

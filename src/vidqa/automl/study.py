@@ -15,7 +15,7 @@ from vidqa import spec
 from vidqa.automl import data_share
 from vidqa.automl.algorithms import BY_STEPS, Fidelity, Searcher, Task, algorithm
 from vidqa.automl.decisions import Goal
-from vidqa.automl.goals import check_goals, check_names
+from vidqa.automl.goals import check_goals
 from vidqa.automl.history import History
 from vidqa.automl.journal import JournalContent, read
 from vidqa.automl.problems import RANGE, STUDY_CHANGED, STUDY_MISSING, STUDY_SETTINGS
@@ -126,7 +126,7 @@ class Study:
         """Check a study before its first trial; studies that began before these checks existed skip them. Raises
         STUDY_SETTINGS for goals of unknown names, and for rung settings without rungs; AUTOML_RANGE for searched and
         fixed keys that the study itself sets in every trial."""
-        check_names(self.settings, self.base, self.evaluations)
+        check_goals(self.settings, self.base, self.evaluations)
         searched = {parameter.name for parameter in self.space.parameters}
         other = {key for key, value in self.space.fixed.items() if value not in (None, value_at(self.base, key))}
         why = dict.fromkeys(self.data, "its data are set by data_share")
@@ -223,7 +223,6 @@ def study_of(folder: Path, settings: Settings) -> Study:
     names = [name for name in (settings.evaluation, settings.test) if name]
     evaluations = {name: spec.load(folder / name, "evaluate") for name in names}
     memory_gib = memory_share(folder, settings, [base, *evaluations.values()])
-    check_goals(settings, base)
     space, searcher = _search(settings, trained)
     return Study(folder, settings, base, space, searcher, data, memory_gib, evaluations)
 

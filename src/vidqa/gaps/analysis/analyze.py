@@ -82,19 +82,17 @@ class _Remarks:
     """Warnings shared by many rows: the number of rows, and the place of the first."""
 
     def __init__(self) -> None:
-        self.counts: Counter[tuple[Code, str]] = Counter()
-        self.first: dict[tuple[Code, str], str] = {}
+        self.rows: dict[tuple[Code, str], tuple[int, str]] = {}
 
-    def add(self, code: Code, where: str, says: str = "") -> None:
-        self.counts[code, says] += 1
-        self.first.setdefault((code, says), where)
+    def add(self, code: Code, where: str, message: str = "") -> None:
+        count, first = self.rows.get((code, message), (0, where))
+        self.rows[code, message] = count + 1, first
 
     def problems(self) -> list[Problem]:
-        problems = []
-        for (code, says), where in self.first.items():
-            message = f"{self.counts[code, says]} in all, this is the first: {says or code.meaning}"
-            problems.append(code.at(where, message, severity="warning"))
-        return problems
+        return [
+            code.at(first, f"{count} in all, this is the first: {message or code.meaning}", severity="warning")
+            for (code, message), (count, first) in self.rows.items()
+        ]
 
 
 def analyze(

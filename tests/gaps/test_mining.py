@@ -169,6 +169,8 @@ def test_a_control_is_drawn_also_where_what_was_mined_has_no_answers(world: Worl
     control = load_records(world.root / "out/control.json")
     assert found.annotations == [] and len(found.tasks) == len(control) == 15
     assert {record.question for record in control} == {OTHER}
+    found = world.mine("without", pool_annotations="")
+    assert len(found.tasks) == 15 and (world.root / "without/annotate.html").is_file()
 
 
 def test_what_cannot_be_mined_is_a_problem_of_its_own(world: World) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from vidqa.core.files import replacing, write_json
 from vidqa.core.pages.page import page
+from vidqa.data.load import Pair
 from vidqa.data.record import Provenance
 from vidqa.datatools.outputs import json_list, write_page
 from vidqa.evaluation.answers import parse_expected
@@ -23,7 +24,7 @@ from vidqa.gaps.curation import labels, selection
 from vidqa.gaps.curation.embeddings import Part, Table, queries_in
 from vidqa.gaps.curation.rows import MINED, Row, counted, read_columns, read_rows, written
 from vidqa.gaps.curation.search import Candidates, nearest, pool_mean
-from vidqa.gaps.curation.selection import Choice, Chosen, Limits
+from vidqa.gaps.curation.selection import Chosen, Limits
 from vidqa.gaps.problems import INPUT, NOTHING_NEW
 
 TEXTS = ("sample_id", "media", "question", "answer", "kind", "problem")
@@ -94,9 +95,13 @@ def mine(request: Mining) -> Mined:
     if not choice.rows:
         shown = ", ".join(f"{count} {why}" for why, count in choice.left_out.items()) or "no neighbours"
         raise NOTHING_NEW.error(pool.path, f"none of the rows nearest to {len(gaps)} gaps: {shown}")
-    mined = _results(request, choice, texts, gaps)
-    control = selection.random_rows(pool, len(mined.annotations) or len(mined.tasks), request.seed, forbidden)
-    _write(request, mined, pool.texts_at(control, TEXTS))
+    answered = {texts[chosen.row]["sample_id"] for chosen in choice.rows if texts[chosen.row]["answer"]}
+    drawn = selection.random_rows(pool, len(answered) or len(choice.rows), request.seed, forbidden)
+    control = [row["sample_id"] for row in pool.texts_at(drawn, ("sample_id",)).values()]
+    pairs = _pool_pairs(request, answered, control)
+    mined = Mined(choice.rows, texts, gaps, dict(choice.left_out))
+    _add_rows(request, mined, pairs)
+    _write(request, mined, [pairs[name] for name in control if name in pairs])
     return mined
 
 
@@ -137,28 +142,31 @@ def _answer_class(texts: dict[str, Any]) -> str:
     return parsed.answer or " ".join(texts["answer"].casefold().split())
 
 
-def _results(request: Mining, choice: Choice, texts: dict[int, dict[str, Any]], gaps: list[dict[str, Any]]) -> Mined:
-    """Annotations of labelled rows, tasks of the others."""
-    mined = Mined(choice.rows, texts, gaps, dict(choice.left_out))
-    labelled = {texts[chosen.row]["sample_id"]: chosen for chosen in choice.rows if texts[chosen.row]["answer"]}
-    pairs = read_rows(request.pool_annotations, request.pool_media, labelled.keys()) if request.pool_annotations else []
-    rows = {record.id: (row, record) for row, record in pairs}
-    if missing := [name for name in labelled if name not in rows]:
-        message = f"{len(missing)} of {len(labelled)} chosen rows are not in these annotations, such as {missing[0]!r}"
+def _pool_pairs(request: Mining, answered: set[str], control: list[str]) -> dict[str, Pair]:
+    """The annotations of mined rows with an answer, and of the control, by id. Raises CURATION_INPUT."""
+    names = {*answered, *control}
+    pairs = read_rows(request.pool_annotations, request.pool_media, names) if request.pool_annotations else []
+    by_id = {pair.record.id: pair for pair in pairs}
+    if missing := sorted(answered - by_id.keys()):
+        message = f"{len(missing)} of {len(answered)} chosen rows are not in these annotations, such as {missing[0]!r}"
         remedy = "set --pool-annotations to the annotations that the pool was embedded from"
         raise INPUT.error(request.pool_annotations or "--pool-annotations", message, remedy)
-    for chosen in choice.rows:
-        gap, own = gaps[chosen.gap], texts[chosen.row]
+    return by_id
+
+
+def _add_rows(request: Mining, mined: Mined, pairs: dict[str, Pair]) -> None:
+    """Add annotations of rows with an answer, and tasks of the others."""
+    for chosen in mined.finds:
+        gap, own = mined.gaps[chosen.gap], mined.texts[chosen.row]
         provenance = Provenance("mined", request.round, gap["sample_id"])
         details = {"similarity": round(chosen.similarity, 4)}
         if own["answer"]:
-            mined.annotations.append(written(*rows[own["sample_id"]], provenance, details))
+            mined.annotations.append(written(*pairs[own["sample_id"]], provenance, details))
         else:
             mined.tasks.append(labels.task(own, gap, provenance, details))
-    return mined
 
 
-def _write(request: Mining, mined: Mined, control: dict[int, dict[str, Any]]) -> None:
+def _write(request: Mining, mined: Mined, control: list[Pair]) -> None:
     import pyarrow
     import pyarrow.parquet
 
@@ -176,9 +184,7 @@ def _write(request: Mining, mined: Mined, control: dict[int, dict[str, Any]]) ->
     with replacing(request.out / TABLE) as temporary:
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), temporary)
     if control:
-        names = {chosen["sample_id"] for chosen in control.values()}
-        drawn = read_rows(request.pool_annotations, request.pool_media, names)
-        random = [written(*pair, Provenance("mined", request.round), {"drawn": "at random"}) for pair in drawn]
+        random = [written(*pair, Provenance("mined", request.round), {"drawn": "at random"}) for pair in control]
         (request.out / CONTROL).write_bytes(json_list(random))
     if mined.tasks:
         labels.write_tasks(request.out, mined.tasks)

@@ -241,7 +241,7 @@ def test_results_of_other_answer_rules_or_annotations_are_not_mixed(
     annotations = tmp_path / "annotations.json"
     before = annotations.read_text()
     annotations.write_text(before.replace("this", "that", 1))
-    with pytest.raises(ProblemError, match=r"STUDY_CHANGED at .*annotations.json\n.*since the study began"):
+    with pytest.raises(ProblemError, match=r"STUDY_CHANGED at .*annotations.json\n.*since trials were measured"):
         carry_out(study)
     annotations.write_text(before)
     assert carry_out(study).finished and len(history(study).trials) == 2

@@ -92,7 +92,7 @@ class Controller:
         self.study.check_comparable(self.history)
         if self.history.created is None:
             self._create()
-        self.append("opened", controller=this_process().as_dict())
+        self.append("opened", controller=this_process().as_dict(), data=self.study.data_hashes)
         if self.study.settings.max_trials > self.history.max_trials:
             self._reopen()
         poll_s = platform(self.study.settings.platform).poll_s
@@ -113,7 +113,6 @@ class Controller:
             space=self.study.space_dict,
             rungs=self.study.rungs,
             version=__version__,
-            data=self.study.data_hashes,
         )
 
     def _reopen(self) -> None:

@@ -33,6 +33,7 @@ class History:
         self.trials: list[Trial] = []
         self.work: dict[str, Work] = {}
         self.scores: dict[str, dict[str, Any]] = {}  # metrics of baseline, re-runs and tests, by work
+        self.data: dict[str, str] = {}  # SHA-256 of the annotations by path, at the last start of a controller
         self.queue: list[Start] = []  # enqueued by hand
         self.requests: set[str] = set()
         self.removed: set[str] = set()
@@ -53,7 +54,7 @@ class History:
             case {"event": "created"}:
                 self._create(event)
             case {"event": "opened"}:
-                self.stopped, self.failures = None, []
+                self.stopped, self.failures, self.data = None, [], event.get("data", {})
             case {"event": "taken", "request": request, "verb": verb, "said": content}:
                 self.requests.add(request)
                 if verb == "enqueue":

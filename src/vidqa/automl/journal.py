@@ -72,9 +72,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "created": {
         **{"schema_version": int, "fingerprint": str, "settings": _Settings, "space": Any, "rungs": Rungs},
         "version": str,
-        "data": (dict[str, str], {}),  # older journals lack it
     },
-    "opened": {"controller": dict[str, Any]},
+    "opened": {"controller": dict[str, Any], "data": (dict[str, str], {})},  # older journals lack the data
     "taken": {"request": str, "verb": Literal["enqueue", "tell", "stop"], "said": dict[str, Any]},
     "trial": {
         **{"number": Number, "values": dict[str, Any], "proposer": str, "rung": Number, "bracket": Number},

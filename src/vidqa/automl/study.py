@@ -185,10 +185,9 @@ class Study:
         """Raise STUDY_CHANGED if new results could not be compared with those of a journal, because annotations have
         changed, or the answer rules that scored a trial: its journal has them, of earlier versions its evaluation."""
         remedy = "restore it, or plan a new study in another folder"
-        before, now = (history.created or {}).get("data", {}), self.data_hashes
-        for path in before.keys() & now.keys():
-            if before[path] != now[path]:
-                raise STUDY_CHANGED.error(path, "its content has changed since the study began", remedy)
+        changed = sorted(path for path, new in self.data_hashes.items() if history.data.get(path, new) != new)
+        if changed and any(trial.measured for trial in history.trials):
+            raise STUDY_CHANGED.error(changed[0], "its content has changed since trials were measured", remedy)
         of_training = self.settings.of_training
         if all(of_training(goal.metric) and goal.metric not in ANSWERED for goal in self.settings.goals):
             return

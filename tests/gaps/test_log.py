@@ -49,9 +49,9 @@ def test_a_torn_last_line_is_dropped_named_and_written_over(loop: Loop) -> None:
     for cut in (1, 20, len(whole.splitlines()[-1])):
         path.write_bytes(whole[:-cut])
         found = Loop(loop.folder)
-        assert [problem.code for problem in found.warnings] == ["JOURNAL_BROKEN"]
-        assert f":{len(found.log.events) + 1}" in found.warnings[0].where
-        assert to_the_end(found).rule == "rounds" and Loop(loop.folder).warnings == []
+        assert found.log.torn and found.log.torn.code == "JOURNAL_BROKEN"
+        assert f":{len(found.log.events) + 1}" in found.log.torn.where
+        assert to_the_end(found).rule == "rounds" and Loop(loop.folder).log.torn is None
         assert Loop(loop.folder).state == loop.state
 
 

@@ -33,12 +33,12 @@ def main(options: Namespace) -> Result:
     release = write_release(source, absolute(options.out), merge=options.merge)
     proof = release.proof
     lines = [
-        f"{release.how:<8} {release.folder} ({release.format}) of {source.export.name} of {source.run.path.name}",
-        f"{'proved':<8} sample {proof['sample_id']}: trainer's loss {proof['trainer_loss']:.6f}, "
-        f"loaded again {proof['reloaded_loss']:.6f}",
+        f"{release.how:<9} {release.folder} ({release.format}) of {source.export.name} of {source.run.path.name}",
+        f"{'proved':<9} sample {proof['sample_id']}: trainer's loss {proof['trainer_loss']:.6f}, "
+        f"after loading {proof['reloaded_loss']:.6f}",
     ]
-    lines += [f"{'score':<8} {score.export.name}: {score.export.metrics.get('headline')}" for score in release.scores]
-    lines += [] if release.scores else [f"{'score':<8} none: no evaluation of these weights is beside the run"]
+    lines += [f"{'score':<9} {score.export.name}: {score.export.metrics.get('headline')}" for score in release.scores]
+    lines += [] if release.scores else [f"{'score':<9} none: no evaluation of these weights is beside the run"]
     following = [command("upload", release.folder, "--hub", "ORGANISATION/NAME")]
     if not release.scores:
         words = ("--parent-run", source.run.path, "--which", source.export.name, "--eval-root", "EVAL_ROOT")

@@ -1,4 +1,4 @@
-"""Show samples as the model sees them: python scripts/preview_samples.py --spec train.toml --html preview.html"""
+"""Show samples as the model gets them: python scripts/preview_samples.py --spec train.toml --html preview.html"""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from vidqa.core.cli import Parser, Result, command, number, run
 
 parser = Parser(
-    "Show samples as the model sees them: rendered chat, planned frames, token counts, and trained text.",
+    "Show samples as the model gets them: rendered chat, planned frames, token counts, and trained text.",
     examples=[
         "python scripts/preview_samples.py --spec train.toml",
         "python scripts/preview_samples.py --spec train.toml --sample clip-1 clip-7 --html preview.html",

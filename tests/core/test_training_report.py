@@ -105,8 +105,8 @@ def test_the_page_says_how_it_went(tmp_path: Path) -> None:
     page = page_of(run)
     for said in (
         "COMPLETE · step 60 of 60",
-        "0.0333at first 2.0000",
-        "0.5000least, after step 40; at the end 0.7000",
+        "0.0333first: 2.0000",
+        "0.5000lowest, after step 40; at the end 0.7000",
         "12,000median, over 4 processes; MFU 41.0 %",
         "2 smedian; 2 min in all",
         "63.2 GiB",
@@ -116,9 +116,9 @@ def test_the_page_says_how_it_went(tmp_path: Path) -> None:
         "loss 0.250000 in the trainer, 0.250001 loaded again",
         "The export step_60 is unproved",
         "MEDIA_UNREADABLE a.mp4 no frame",
-        "The validation loss was least after step 40 and rose by the end",
-        "75 % of the time went into waiting for video",
-        "20 % of the answers in validation were cut off",
+        "The validation loss was lowest after step 40 and higher at the end, a sign of overfitting",
+        "75 % of the step time was spent waiting for decoded video",
+        "20 % of the answers in validation were truncated",
     ):
         assert said.replace(" ", "") in page.words.replace(" ", ""), said
     names = [svg["aria-label"] for svg in page.all("svg")]
@@ -134,7 +134,7 @@ def test_the_page_says_how_it_went(tmp_path: Path) -> None:
 def test_a_divergence_that_no_reference_measured_is_not_drawn_as_zero(tmp_path: Path, divergence: float) -> None:
     run = make_run(tmp_path / "run", steps=1)
     run.log_metrics(2, {"rollout/reward": 0.5, "train/kl": divergence}, 1000.0)
-    assert ("Divergence from the start" in page_of(run).text) == (divergence > 0)
+    assert ("KL divergence from the reference" in page_of(run).text) == (divergence > 0)
 
 
 def test_printed_pages_are_dark_on_white(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_run_that_goes_on_from_another_has_one_curve(tmp_path: Path) -> None:
     training = read_training(run.path)
     assert [step for step, _ in training.points("train/loss")] == list(range(1, 61))
     page = page_of(run)
-    assert "goes on after step 40 of second" in page.text and "this run, step_50" in page.text
+    assert "resumes after step 40 of second" in page.text and "this run, step_50" in page.text
     assert "train.optm_lr: 1 -> 2" in page_of(RunFolder(tmp_path / "second")).text
 
 
@@ -223,7 +223,7 @@ def test_a_long_training_is_a_small_page(tmp_path: Path) -> None:
         file.writelines(json.dumps(event) + "\n" for event in events)
     training = read_training(run.path)
     text = report(training)
-    assert "Cut off" not in text, "nothing was generated"
+    assert "Truncated" not in text, "nothing was generated"
     assert len(text) < 300_000 and "19,798 between them are in metrics.jsonl" in " ".join(Page(text).text.split())
     drawn = main_chart(training)
     assert drawn is not None and drawn["lines"][0]["look"] == "pale"

@@ -83,7 +83,7 @@ def test_what_is_there_twice_is_named_apart(tmp_path: Path) -> None:
     text, html = facts_text(found.facts), inspection_page(found)
     assert "1 groups of files that look alike" in text and "0 groups of equal questions with one answer" in text
     assert "left over.mp4" in text and "left over.mp4" in html and "Files that look alike" in html
-    assert ">Duplicates<" not in html and "Questions twice" in html and "look alike: 1" in html
+    assert ">Duplicates<" not in html and "Repeated questions" in html and "near duplicates: 1" in html
     with tarfile.open(tmp_path / "videos.tar", "w") as tar:
         tar.add(tmp_path / "a.mp4", "packed.mp4")
         tar.add(tmp_path / "a.mp4", "unasked.mp4")

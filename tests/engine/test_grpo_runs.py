@@ -506,8 +506,8 @@ def test_the_report_shows_rewards_and_groups_of_the_last_step_with_frames(
         assert drawn == [image_url(image) for image in images], name
     for title in (
         "Reward: odd",
-        "Tokens of a completion",
-        "Entropy, nats a token",
+        "Tokens per completion",
+        "Entropy, nats per token",
         "Probability ratio",
         "Clipped tokens",
     ):

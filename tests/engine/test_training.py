@@ -218,7 +218,7 @@ def test_sigterm_saves_and_stops_and_the_run_resumes(world: SimpleNamespace) -> 
     assert process.returncode == 0
     assert_same_run(run_dir, world.reference)
     page = (run_dir / "report.html").read_text()
-    assert f"COMPLETE · step {STEPS} of {STEPS}" in page and f"goes on after step {status['step']}" in page
+    assert f"COMPLETE · step {STEPS} of {STEPS}" in page and f"resumes after step {status['step']}" in page
 
 
 def _start(spec: Path, run_dir: Path, ranks: int) -> Started:

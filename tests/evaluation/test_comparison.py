@@ -76,7 +76,7 @@ def test_one_question_a_video_tests_like_mcnemar() -> None:
 def test_questions_about_one_video_count_together() -> None:
     """Twelve questions about two videos show no more than two videos can."""
     found = difference(pairs([0] * 12, [1] * 12, videos=2))
-    assert found.mcnemar_p < 0.001 and found.p_value > 0.4 and found.verdict == "not told apart"
+    assert found.mcnemar_p < 0.001 and found.p_value > 0.4 and found.verdict == "no significant difference"
 
 
 def test_questions_without_media_are_independent() -> None:
@@ -108,7 +108,7 @@ def test_many_slices_are_corrected() -> None:
     slices = [difference(pairs([0] * 8 + [1] * 20, [1] * 8 + [1] * 20)) for _ in range(4)]
     found = corrected(slices)
     assert slices[0].p_value < 0.01 and found[0].p_corrected == pytest.approx(4 * slices[0].p_value)
-    assert slices[0].verdict == "better" and corrected(slices * 5)[0].verdict == "not told apart"
+    assert slices[0].verdict == "better" and corrected(slices * 5)[0].verdict == "no significant difference"
 
 
 CUT = "I look at the first frame and"
@@ -161,9 +161,9 @@ def test_a_model_that_always_says_one_thing_is_called_so(tmp_path: Path) -> None
     assert "the second model always gives one answer" in found.sentence
 
 
-def test_no_change_is_not_told_apart() -> None:
+def test_no_change_is_no_significant_difference() -> None:
     found = difference(pairs([1, 0, 1], [1, 0, 1]))
-    assert (found.verdict, found.p_value, found.difference) == ("not told apart", 1.0, 0.0)
+    assert (found.verdict, found.p_value, found.difference) == ("no significant difference", 1.0, 0.0)
 
 
 def test_scores_that_were_made_differently_are_refused(tmp_path: Path) -> None:
@@ -326,13 +326,13 @@ def test_the_script_writes_a_page_with_the_frames_of_what_changed(tmp_path: Path
     done = run_here([*command, "--json"], cwd=tmp_path)
     data = json.loads(done.stdout)["data"]
     assert done.returncode == 0, done.stderr
-    assert data["verdict"] == "not told apart" and [each["verdict"] for each in data["slices"]] == ["worse", "better"]
+    assert data["verdict"] == "no significant difference" and [each["verdict"] for each in data["slices"]] == ["worse", "better"]
     assert data["samples"]["broken"][0] == "q0" and len(data["samples"]["fixed"]) == 20
     text = (tmp_path / "c.html").read_text(encoding="utf-8")
     assert text.count("data:image/jpeg;base64") == 8 and "<script>alert" not in text
     assert '<div class="q">Is it open?' in text, "no empty line where the video's tag was"
     broken, fixed = text.split("Broken (20)")[1].split("Fixed (20)")
-    assert broken.split("after</span>")[1].startswith('<div class="said">')
+    assert broken.split("after</span>")[1].startswith('<div class="wrong">')
     assert fixed.split("after</span>")[1].startswith('<div class="truth">')
     assert "worse" in comparison_text(compare(a, b)) and "POSTER" not in comparison_page(compare(a, b))
     only = [item for item in after if item["kind"] == "k0"], [item for item in before if item["kind"] == "k0"]

@@ -21,7 +21,7 @@ from vidqa.spec import Layer, dump, resolve
 SCORES: dict[str, Any] = {"headline": "scored", "n": 9, "accuracy_ci95": [0.1, 0.9]}
 TURNS = [{"from": "human", "value": "<video>\nWhat?"}, {"from": "gpt", "value": "yes"}]
 BETTER = {"verdict": "better", "p_value": 0.001, "before": 0.5, "after": 0.7, "fixed": 20, "broken": 0, "n": 100}
-ALIKE = {**BETTER, "verdict": "not told apart", "p_value": 0.4}
+ALIKE = {**BETTER, "verdict": "no significant difference", "p_value": 0.4}
 WORSE = {**BETTER, "verdict": "worse"}
 
 

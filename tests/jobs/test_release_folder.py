@@ -128,7 +128,7 @@ def evaluated(runs: SimpleNamespace, name: str, **model: Any) -> Path:
 def test_a_merged_export_is_what_peft_merges_and_its_card_gets_the_scores_that_come(runs: SimpleNamespace) -> None:
     source, out = find(str(runs.lora)), runs.folder / "models/doors"
     made = write_release(source, out, merge=True)
-    assert (made.how, made.format, made.scores) == ("made", "merged", [])
+    assert (made.how, made.format, made.scores) == ("written", "merged", [])
     assert made.proof["reloaded_loss"] == pytest.approx(source.facts["trainer_loss"], rel=5e-2)
     ours = load_file(out / "model.safetensors")
     theirs = load_export(source.export, runs.model, torch.bfloat16, CPU).state_dict()
@@ -148,7 +148,7 @@ def test_a_merged_export_is_what_peft_merges_and_its_card_gets_the_scores_that_c
     evaluated(runs, "before", model_name=str(runs.model))
     weights = (out / "model.safetensors").stat().st_mtime_ns
     found = write_release(source, out, merge=True)
-    assert found.how == "found" and found.proof == made.proof
+    assert found.how == "unchanged" and found.proof == made.proof
     assert (out / "model.safetensors").stat().st_mtime_ns == weights
     metrics = read_object(of_adapter / "metrics.json")
     (scores,) = found.scores
@@ -248,7 +248,7 @@ def test_an_adapter_that_stays_one_names_its_base_as_the_hub_does(copy_of: Expor
     data = ModelCard.load(made.folder / "README.md").data
     assert data.base_model == ["nvidia/Cosmos-Reason2-8B"] and data["base_model_relation"] == "adapter"
     assert (data.library_name, data.license, data["license_name"]) == ("peft", "other", "nvidia-open-model-license")
-    assert write_release(copy_of, tmp_path / "m", merge=False).how == "found"
+    assert write_release(copy_of, tmp_path / "m", merge=False).how == "unchanged"
     with pytest.raises(ProblemError) as refused:
         write_release(copy_of, tmp_path / "m", merge=True)
     assert codes(refused) == ["OUTPUT_EXISTS"] and "as it is" in refused.value.problems[0].message
@@ -272,10 +272,10 @@ def test_what_a_kill_left_and_what_was_cut_off_is_made_again(runs: SimpleNamespa
     source, out = find(str(runs.lora)), tmp_path / "out"
     (tmp_path / ".unfinished-out").mkdir()
     (tmp_path / ".unfinished-out/model.safetensors").write_bytes(b"half")
-    assert write_release(source, out, merge=True).how == "made"
+    assert write_release(source, out, merge=True).how == "written"
     whole = (out / "model.safetensors").read_bytes()
     (out / "model.safetensors").write_bytes(whole[:-1000])
-    assert write_release(source, out, merge=True).how == "made"
+    assert write_release(source, out, merge=True).how == "written"
     assert (out / "model.safetensors").read_bytes() == whole
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -304,7 +304,7 @@ def test_a_merge_that_is_killed_leaves_nothing_under_its_name_and_nobody_at_work
         assert time.monotonic() < deadline, workers
         time.sleep(0.05)
     assert out.exists() == there
-    assert write_release(source, out, merge=True).how == "made"
+    assert write_release(source, out, merge=True).how == "written"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
@@ -404,4 +404,4 @@ def test_the_script_says_the_proof_and_what_to_do_next(
     assert f"upload.py {tmp_path / 'm'} --hub" in said["next"][-1]
     assert cli.run(script["parser"], script["main"], words[:-1]) == 0
     shown = capsys.readouterr().out
-    assert f"trainer's loss {said['data']['proof']['trainer_loss']:.6f}" in shown and shown.startswith("found")
+    assert f"trainer's loss {said['data']['proof']['trainer_loss']:.6f}" in shown and shown.startswith("unchanged")

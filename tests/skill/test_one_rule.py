@@ -13,7 +13,7 @@ def test_only_one_page_says_when_a_score_is_better() -> None:
     pages = [*(SKILL_ROOT / "references").glob("*.md"), *(SKILL_ROOT / "workflow").rglob("*.md")]
     saying = [page for page in pages if re.search(r"interval[^.]*overlap", page.read_text(encoding="utf-8"))]
     assert saying == [RULE]
-    assert "## Better, worse, or not told apart" in RULE.read_text(encoding="utf-8")
+    assert "## Better, worse, or no significant difference" in RULE.read_text(encoding="utf-8")
 
 
 def test_the_loop_compares_by_that_rule() -> None:

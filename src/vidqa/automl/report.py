@@ -214,7 +214,7 @@ def _selection_bias(finals: FinalRuns) -> str:
         return "No trial was measured."
     reruns = finals.rerun_objectives(best[0])
     text = f"Trial {best[0].number} was the best of {len(history.completed)} with {best[0].objective:.5g}. "
-    text += "The best of many is partly best by chance, so this number is too good. "
+    text += "The best of many trials is partly best by chance: this number is biased upwards. "
     if len(tested := {name.split("/")[1] for name in history.scores if name.startswith(f"{TESTS}/trial-")}) > 2:
         text += f"The test set was looked at for {len(tested)} trials, since the study was made longer. "
     if not reruns:

@@ -140,7 +140,7 @@ def headline(scores: dict[str, Any]) -> str:
     sentence = f"accuracy {_percent(scores['accuracy'])} % (95 % interval {_percent(low)} to {_percent(high)})"
     sentence += f"; majority-class baseline {_percent(scores['majority_accuracy'])} %"
     only = [f"{row['answer']!r} to every {row['kind']} question" for row in scores["one_answer"][:3]]
-    return f"{sentence}; the model says {', '.join(only)}" if only else sentence
+    return f"{sentence}; the model answers {', '.join(only)}" if only else sentence
 
 
 def _percent(share: float) -> str:

@@ -67,9 +67,9 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """The verdict (better, worse, not told apart): both the interval and the test must be significant."""
+        """The verdict (better, worse, no significant difference): both the interval and the test must be significant."""
         if self.p_corrected >= LEVEL or self.ci95[0] <= 0 <= self.ci95[1]:
-            return "not told apart"
+            return "no significant difference"
         return "better" if self.difference > 0 else "worse"
 
     def as_dict(self) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def compare(before: Path, after: Path, by: str = "kind") -> Comparison:
 def _reservations(whole: Difference, pairs: Sequence[Pair], fixed: Sequence[Pair], broken: Sequence[Pair]) -> list[str]:
     """Reasons why the verdict may say little about the model."""
     answered = [pair for pair in pairs if all(item["parse_status"] == "parsed" for item in pair)]
-    among_answered = difference(answered).verdict if answered else "not told apart"
+    among_answered = difference(answered).verdict if answered else "no significant difference"
     changed = [a for a, _ in fixed] if whole.difference > 0 else [b for _, b in broken]
     reservations = unread_answers(changed, whole.verdict, among_answered)
     return reservations + trivial([b for _, b in pairs], whole.after, whole.verdict)
@@ -166,7 +166,7 @@ def unread_answers(changed: Sequence[Item], verdict: str, answered_verdict: str)
     the verdict over the questions that both models answered.
     """
     status = Counter(item["parse_status"] for item in changed if item["parse_status"] != "parsed")
-    if verdict == "not told apart" or not status or answered_verdict == verdict:
+    if verdict == "no significant difference" or not status or answered_verdict == verdict:
         return []
     counts = ", ".join(f"{status[name]} {name}" for name in UNANSWERED if status[name])
     if verdict == "better":
@@ -175,8 +175,8 @@ def unread_answers(changed: Sequence[Item], verdict: str, answered_verdict: str)
         short, change, when = "because fewer answers can be read", "broken", "after"
     cause = "; generation.max_tokens decides how many end" if status["truncated"] else ""
     return [
-        f"only {short}: of {len(changed)} {change} questions {status.total()} had no answer {when} ({counts}), and the "
-        f"questions that both answered are {answered_verdict}{cause}"
+        f"only {short}: of {len(changed)} {change} questions {status.total()} had no answer {when} ({counts}); "
+        f"verdict over the questions that both answered: {answered_verdict}{cause}"
     ]
 
 
@@ -192,10 +192,8 @@ def trivial(after: Sequence[Item], accuracy: float, verdict: str) -> list[str]:
         )
         share = 100 * baseline["majority_accuracy"]
         reservations.append(f"no higher than the majority-class baseline: always {answers} scores {share:.1f} %")
-    reservations += [
-        f"the second model always gives one answer: {row['answer']!r} to every {row['kind']} question"
-        for row in one_answer(after)[:3]
-    ]
+    if only := ", ".join(f"{row['answer']!r} to every {row['kind']} question" for row in one_answer(after)[:3]):
+        reservations.append(f"the second model always gives one answer: {only}")
     return reservations
 
 

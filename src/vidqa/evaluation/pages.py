@@ -103,12 +103,12 @@ def _shade(count: int, total: int) -> str:
 def comparison_page(comparison: Comparison, gate: DropGate | None = None) -> str:
     """HTML of the difference with its interval, the slices, and the broken and fixed questions."""
     sides = [
-        ("Broken", comparison.broken, "wrong now, right before"),
-        ("Fixed", comparison.fixed, "right now, wrong before"),
+        ("Broken", comparison.broken, "Correct before, incorrect after."),
+        ("Fixed", comparison.fixed, "Incorrect before, correct after."),
     ]
     return page(
         "evaluation/comparison.html.j2",
-        title=f"{Path(comparison.folders[1]).name} against {Path(comparison.folders[0]).name}",
+        title=f"Comparison of {' and '.join(Path(folder).name for folder in comparison.folders)}",
         filters={"points": points, "chance": _chance},
         comparison=comparison,
         gate=gate,
@@ -138,7 +138,7 @@ def comparison_text(comparison: Comparison, gate: DropGate | None = None) -> str
         *comparison.reservations,
         *(gate.lines if gate else ()),
     ]
-    ordered = sorted(comparison.slices, key=lambda part: (part.verdict == "not told apart", part.p_corrected, -part.n))
+    ordered = sorted(comparison.slices, key=lambda part: (part.verdict == "no significant difference", part.p_corrected, -part.n))
     for part in ordered[:SLICES]:
         change = f"{percent(part.before):>8} -> {percent(part.after):>8}  {_interval(part)}"
         lines.append(f"  {part.name[:24]:24} {part.n:6}  {change}  {part.verdict}")

@@ -169,14 +169,14 @@ def _training(source: ExportSource, origin: Origin) -> list[tuple[str, str]]:
         "data fingerprint": facts.get("data_fingerprint") or order.get("data_fingerprint"),
         "samples": plan.get("train_samples") or order.get("samples"),
         "steps": source.facts.get("step"),
-        "epochs asked for": train.epoch,
-        **(_policy(spec) if isinstance(spec, GrpoSpec) else {"samples a step": effective_batch(spec)}),
+        "epochs": train.epoch,
+        **(_policy(spec) if isinstance(spec, GrpoSpec) else {"effective batch": effective_batch(spec)}),
         "learning rate": train.optm_lr,
         "precision": train.param_dtype,
         "seed": train.seed,
-        "what trains": _lora(lora) if lora else "full fine-tune",
+        "fine-tuning": _lora(lora) if lora else "full",
         "frozen": ", ".join(spec.policy.freeze_pattern or ()),
-        "frames of a video": _sampling(vision.fps, vision.nframes),
+        "frames": _sampling(vision.fps, vision.nframes),
         "context": f"{spec.policy.model_max_length} tokens",
         "chosen": _chosen(best) if best.get("name") == source.export.name else "",
         "run": f"{run.path.name}, {source.export.name}",
@@ -208,11 +208,11 @@ def _policy(spec: GrpoSpec) -> dict[str, object]:
     return {
         "method": "reinforcement learning, GRPO" + ("" if policy.variant == "grpo" else f" ({policy.variant})"),
         "rewards": ", ".join(f"{os.path.basename(name)} x {weight:g}" for name, weight in rewards.items()),
-        "questions a step": effective_batch(spec),
-        "completions of a question": rollout.n_generation,
-        "longest completion": f"{rollout.max_response_length} tokens",
-        "temperature of completions": f"{spec.temperature:g}",
-        "weight of the KL divergence": f"{policy.kl_beta:g}",
+        "questions per step": effective_batch(spec),
+        "completions per question": rollout.n_generation,
+        "most tokens per completion": rollout.max_response_length,
+        "sampling temperature": f"{spec.temperature:g}",
+        "KL coefficient": f"{policy.kl_beta:g}",
     }
 
 
@@ -232,7 +232,7 @@ def _accuracy(metrics: Mapping[str, Any]) -> str:
 
 
 def _sampling(fps: object, nframes: object) -> str:
-    return f"{nframes} frames of each video" if nframes else f"{fps} frames a second"
+    return f"{nframes} frames of each video" if nframes else f"{fps} frames per second"
 
 
 def _lora(lora: Any) -> str:

@@ -33,7 +33,7 @@ LARGER_MACHINE = (
 
 @dataclass(frozen=True)
 class Release:
-    """A release. `how`: "made", or "found" if only the card is new. `proof` has losses; `scores` are the card's."""
+    """A release. `how`: "written", or "unchanged" if only the card is new. `proof` has losses; `scores` are the card's."""
 
     folder: Path
     how: str
@@ -49,9 +49,9 @@ def write_release(source: ExportSource, out: Path, *, merge: bool) -> Release:
     identity = {"run": source.run.path.name, "export": source.export.name, "sha256": source.sha256, "merged": merge}
     facts = read_object(out / EXPORT)
     is_whole = facts.get("made_of") == identity and (out / PROOF).is_file() and not check_weights(out)
-    how = "found" if is_whole else "made"
+    how = "unchanged" if is_whole else "written"
     with refused_writes(out):
-        if how == "made":
+        if how == "written":
             _require_free(out, facts, identity)
             facts = _make(source, out, identity, merge=merge)
         return _with_card(source, out, how, facts, merge=merge)

@@ -102,7 +102,7 @@ def _sharing(facts: Facts) -> Iterator[Line]:
 
 def _trains(facts: Facts) -> Iterator[Line]:
     if "trainable_parameters" in facts and "parameters" in facts:
-        yield "trains", f"{facts['trainable_parameters']:,} parameters, on a model of {facts['parameters']:,}"
+        yield "trainable", f"{facts['trainable_parameters']:,} of {facts['parameters']:,} parameters"
 
 
 def _memory(facts: Facts) -> Iterator[Line]:
@@ -123,7 +123,7 @@ def _memory(facts: Facts) -> Iterator[Line]:
 def _methods(facts: Facts) -> Iterator[Line]:
     """The capacity of the GPUs, one line per training method."""
     for fit in facts.get("methods", ()):
-        speed = f", about {fit['tokens_per_s']:,.0f} tokens a second on each" if fit["tokens_per_s"] else ""
+        speed = f", about {fit['tokens_per_s']:,.0f} tokens per second on each" if fit["tokens_per_s"] else ""
         host = f", {fit['host_gib']:.0f} GiB of host memory" if fit["host_gib"] else ""
         room = f"samples of up to {fit['longest']:,} tokens{speed}{host}" if fit["longest"] else "does not fit"
         yield fit["method"], room

@@ -94,14 +94,14 @@ def _tiles(training: Training) -> list[tuple[str, str, str, bool]]:
     loss, held_out = training.points("train/loss"), training.points(LOSS)
     tiles = []
     if reward := training.points(DRAWN_REWARD):
-        tiles.append(("Reward", f"{reward[-1][1]:.3f}", f"mean of a step; at first {reward[0][1]:.3f}", False))
+        tiles.append(("Reward", f"{reward[-1][1]:.3f}", f"mean of a step; first: {reward[0][1]:.3f}", False))
     elif loss:
-        tiles.append(("Training loss", _loss(loss[-1][1]), f"at first {_loss(loss[0][1])}", False))
+        tiles.append(("Training loss", _loss(loss[-1][1]), f"first: {_loss(loss[0][1])}", False))
     if held_out:
         step, least = min(held_out, key=lambda point: point[1])
-        note = "least, at the end"
+        note = "lowest, at the end"
         if least < held_out[-1][1]:
-            note = f"least, after step {step:,.0f}; at the end {_loss(held_out[-1][1])}"
+            note = f"lowest, after step {step:,.0f}; at the end {_loss(held_out[-1][1])}"
         tiles.append(("Validation loss", _loss(least), note, False))
     if accuracy := training.points(ACCURACY):
         step, most = max(accuracy, key=lambda point: point[1])
@@ -110,19 +110,19 @@ def _tiles(training: Training) -> list[tuple[str, str, str, bool]]:
             note = f"highest, after step {step:,.0f}; at the end {percent(accuracy[-1][1])}"
         tiles.append(("Validation accuracy", percent(most), note, False))
     if seconds := training.points("perf/step_s"):
-        tiles.append(("Time of a step", f"{median(y for _, y in seconds):.3g} s", f"median; {_spent(training)}", False))
+        tiles.append(("Step time", f"{median(y for _, y in seconds):.3g} s", f"median; {_spent(training)}", False))
     if speed := training.points("perf/tokens_per_s"):
         ranks = _ranks(training)
         over = f"median, over {ranks} process{'es' * (ranks != 1)}"
         mfu = training.points("perf/mfu")
         note = f"{over}; MFU {percent(median(y for _, y in mfu))}" if mfu else over
-        tiles.append(("Tokens a second", f"{median(y for _, y in speed):,.0f}", note, False))
+        tiles.append(("Tokens per second", f"{median(y for _, y in speed):,.0f}", note, False))
     if memory := training.points("perf/memory_gib"):
-        tiles.append(("GPU memory", f"{max(y for _, y in memory):.1f} GiB", "highest, of the first process", False))
+        tiles.append(("GPU memory", f"{max(y for _, y in memory):.1f} GiB", "peak, of rank 0", False))
     if parts := _parts(training):
         trained, whole = sum(p["trainable"] for p in parts), sum(p["parameters"] for p in parts)
         share = percent(trained / whole, 2 if trained < whole / 10 else 0) if whole else "–"
-        tiles.append(("Trained parameters", _short(trained), f"{share} of {_short(whole)}", False))
+        tiles.append(("Trainable parameters", _short(trained), f"{share} of {_short(whole)}", False))
     if training.left_out:
         tiles.append(("Left out", f"{len(training.left_out):,}", "samples, listed below", True))
     return tiles
@@ -136,14 +136,14 @@ def _remarks(training: Training) -> list[str]:
         step, least = min(held_out, key=lambda point: point[1])
         if held_out[-1][1] > least * 1.02:
             remarks.append(
-                f"The validation loss was least after step {step:,.0f} and rose by the end, which is what "
-                "learning by heart looks like. Fewer epochs, or more data."
+                f"The validation loss was lowest after step {step:,.0f} and higher at the end, a sign of overfitting: "
+                "train for fewer epochs, or on more data."
             )
     wait_s, step_s = (sum(y for _, y in training.points(key)) for key in ("perf/data_wait_s", "perf/step_s"))
     if step_s and wait_s / step_s > WAITS_MUCH:
-        remarks.append(f"{percent(wait_s / step_s, 0)} of the time went into waiting for video.")
+        remarks.append(f"{percent(wait_s / step_s, 0)} of the step time was spent waiting for decoded video.")
     if (cut := training.points("val/truncated")) and cut[-1][1] > CUT_OFF_MUCH:
-        remarks.append(f"{percent(cut[-1][1], 0)} of the answers in validation were cut off, and count as wrong.")
+        remarks.append(f"{percent(cut[-1][1], 0)} of the answers in validation were truncated, and count as incorrect.")
     unproved = [export.name for export in training.exports if export.proof.startswith("unproved")]
     if unproved:
         remarks.append(f"The export {', '.join(unproved)} is unproved: see below.")
@@ -206,16 +206,16 @@ def _key_settings(training: Training) -> list[tuple[str, str]]:
         "LoRA": adapters,
         "Frozen by pattern": _listed(_at(spec, "policy.freeze_pattern")),
         "Learning rate": _at(spec, "train.optm_lr"),
-        "Decay": _at(spec, "train.optm_decay_type"),
+        "Schedule": _at(spec, "train.optm_decay_type"),
         "Optimizer": _at(spec, "train.optm_name"),
         "Weight decay": _at(spec, "train.optm_weight_decay"),
         "Epochs": _at(spec, "train.epoch"),
-        "Samples a step": training.plan.get("effective_batch"),
+        "Effective batch": training.plan.get("effective_batch"),
         "Warm-up steps": training.plan.get("warmup_steps"),
         **_policy(spec.get("rollout"), _at(spec, "train.train_policy")),
-        "Frames of a video": _at(spec, "custom.vision.nframes"),
-        "Frames a second": _at(spec, "custom.vision.fps"),
-        "Tokens of a pack": training.plan.get("pack_tokens"),
+        "Frames per video": _at(spec, "custom.vision.nframes"),
+        "Frames per second": _at(spec, "custom.vision.fps"),
+        "Tokens per pack": training.plan.get("pack_tokens"),
         "Memory policy": training.facts.get("memory_policy") or training.facts.get("recompute"),
     }
     return [(name, _count(value)) for name, value in rows.items() if value not in (None, "", [])]
@@ -231,9 +231,9 @@ def _policy(rollout: Any, policy: Any) -> dict[str, Any]:
     return {
         "Variant": policy.get("variant"),
         "Rewards": _listed(rewards),
-        "Weight of the KL divergence": policy.get("kl_beta"),
-        "Completions of a question": rollout.get("n_generation"),
-        "Tokens of a completion, at most": rollout.get("max_response_length"),
+        "KL coefficient": policy.get("kl_beta"),
+        "Completions per question": rollout.get("n_generation"),
+        "Most tokens per completion": rollout.get("max_response_length"),
     }
 
 
@@ -243,11 +243,11 @@ def _data(training: Training) -> list[tuple[str, str]]:
         "Annotations": _at(training.spec, "custom.train_dataset.annotation_path"),
         "Training samples": plan.get("train_samples"),
         "Validation samples": plan.get("validation_samples"),
-        "Tokens of an epoch": plan.get("train_tokens_per_epoch"),
-        "of them learned": plan.get("supervised_tokens_per_epoch"),
-        "Tokens of the longest sample": plan.get("longest_sample_tokens"),
-        "Steps of an epoch": plan.get("steps_per_epoch"),
-        "Steps in all": plan.get("total_steps"),
+        "Tokens per epoch": plan.get("train_tokens_per_epoch"),
+        "Supervised tokens per epoch": plan.get("supervised_tokens_per_epoch"),
+        "Longest sample, tokens": plan.get("longest_sample_tokens"),
+        "Steps per epoch": plan.get("steps_per_epoch"),
+        "Total steps": plan.get("total_steps"),
         "Fingerprint": plan.get("data_fingerprint"),
     }
     return [(name, _count(value)) for name, value in rows.items() if value not in (None, "")]

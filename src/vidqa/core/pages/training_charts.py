@@ -22,32 +22,32 @@ class Chart(NamedTuple):
 
 CHARTS = (
     Chart(
-        "Validation, generated answers, %", (("accuracy", "val/accuracy"), ("cut off", "val/truncated")), "dots percent"
+        "Validation, generated answers, %", (("accuracy", "val/accuracy"), ("truncated", "val/truncated")), "dots percent"
     ),
     Chart("Learning rate", (("rate", "train/lr"),)),
     Chart("Gradient norm, before clipping", (("norm", "train/grad_norm"),), "capped"),
-    Chart("Tokens a second, all ranks", (("tokens", "perf/tokens_per_s"),)),
-    Chart("Seconds of a step", (("step", "perf/step_s"), ("of it waiting for video", "perf/data_wait_s")), "capped"),
-    Chart("Share of the GPUs' peak (MFU), %", (("MFU", "perf/mfu"),), "percent"),
-    Chart("GPU memory, highest so far, GiB", (("memory", "perf/memory_gib"),)),
+    Chart("Tokens per second, all ranks", (("tokens", "perf/tokens_per_s"),)),
+    Chart("Step time, seconds", (("step", "perf/step_s"), ("waiting for video", "perf/data_wait_s")), "capped"),
+    Chart("Model FLOPs utilization (MFU), %", (("MFU", "perf/mfu"),), "percent"),
+    Chart("Peak GPU memory, GiB", (("memory", "perf/memory_gib"),)),
 )
-DIVERGENCE = Chart("Divergence from the start (KL), nats a token", (("KL", "train/kl"),))
+DIVERGENCE = Chart("KL divergence from the reference, nats per token", (("KL", "train/kl"),))
 POLICY_CHARTS = (
     Chart(
-        "Groups whose completions are all alike",
+        "Groups without a difference in reward",
         tuple((name, f"rollout/groups_{name.replace(' ', '_')}") for name in ("all right", "all wrong", "dropped")),
     ),
-    Chart("Tokens of a completion", (("mean", "rollout/length"), ("longest", "rollout/length_max"))),
-    Chart("Completions that were cut off, %", (("share", "rollout/truncated"),), "percent"),
-    Chart("Entropy, nats a token", (("entropy", "train/entropy"),)),
+    Chart("Tokens per completion", (("mean", "rollout/length"), ("longest", "rollout/length_max"))),
+    Chart("Truncated completions, %", (("share", "rollout/truncated"),), "percent"),
+    Chart("Entropy, nats per token", (("entropy", "train/entropy"),)),
     Chart("Probability ratio", (("mean", "train/ratio"), ("largest change", "train/ratio_difference_max"))),
     Chart("Clipped tokens, %", (("below", "train/clip_low"), ("above", "train/clip_high")), "percent"),
     Chart(
-        "Trainer to rollout, log-probability",
+        "Log-probability difference, trainer and rollout",
         (("mean", "train/rollout_difference"), ("largest", "train/rollout_difference_max")),
     ),
     Chart(
-        "Seconds of the main parts of a step",
+        "Main parts of a step, seconds",
         tuple((name, f"perf/{name}_s") for name in ("rollout", "update", "sync")),
         "capped",
     ),
@@ -67,7 +67,7 @@ def main_chart(training: Training) -> Drawn | None:
 def _with_validation(train: list[Point], held_out: list[Point]) -> list[Line]:
     """The training curve, smoothed if it has enough points, and the validation curve."""
     if len(train) >= SMOOTH_FROM:
-        lines = [Line("training, as it is", train, "pale"), Line("training, smoothed", smoothed(train))]
+        lines = [Line("training, raw", train, "pale"), Line("training, smoothed", smoothed(train))]
     else:
         lines = [Line("training", train, dots=True)]
     return [*lines, Line("validation", held_out, "two", dots=True)]
@@ -102,8 +102,8 @@ def _policy_charts(training: Training) -> list[Chart]:
         *(Chart(f"Reward: {name}", ((name, f"reward/{name}"),)) for name in parts),
         *POLICY_CHARTS,
         *([DIVERGENCE] if any(value for _, value in training.points("train/kl")) else []),  # 0 without a reference
-        Chart("Seconds of the other parts of a step", (rewards, log_probabilities, waiting), "capped"),
-        Chart("Loss of the policy", (("loss", "train/loss"),), "free"),
+        Chart("Other parts of a step, seconds", (rewards, log_probabilities, waiting), "capped"),
+        Chart("Policy loss", (("loss", "train/loss"),), "free"),
     ]
 
 
@@ -122,7 +122,7 @@ def _resumes(training: Training) -> list[Mark]:
     for resume in training.resumes:
         if (step := number_in(resume, "step")) is not None:
             other = other_run(resume, training.run)
-            text = f"goes on after step {step}" + (f" of {other.name}" if other else "")
+            text = f"resumes after step {step}" + (f" of {other.name}" if other else "")
             marks.append(Mark(step, text, "resumed", "warn"))
     return marks
 

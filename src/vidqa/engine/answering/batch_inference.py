@@ -258,7 +258,7 @@ def report_speed(
     """Log the speed of all ranks together, until the slowest ends. `seconds` (total, without loading the model) and
     `waited` (for frames) have a value for each rank."""
     longest = max(seconds)
-    line = f"{answers} answers in {longest:.1f} s, {answers / longest:.2f} a second"
+    line = f"{answers} answers in {longest:.1f} s, {answers / longest:.2f} per second"
     if len(seconds) > 1:
         line += f"; the first of {len(seconds)} ranks was done after {min(seconds):.1f} s"
     if longest > SHORT_RUN_S and max(waited) > MAX_WAIT_SHARE * longest:

@@ -14,7 +14,7 @@ from vidqa.gaps.analysis.storage import Row
 Mode = Literal["exact", "normalized", "bcq", "mcq"]
 KINDS = {"bcq": "yes_no", "mcq": "letter"}  # by the modes that parse every answer as one kind
 ERROR_TYPES = {  # in the order of summaries
-    "wrong": "an answer was given, and it is not the ground truth",
+    "wrong": "the parsed answer is not the ground truth",
     "truncated": "the answer was cut off: a larger generation.max_tokens lets it end",
     "unparsed": "the response has no single answer of the requested kind",
     "empty": "the model said nothing, or its video could not be decoded (finish_reason is then error)",

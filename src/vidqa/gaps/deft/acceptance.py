@@ -63,7 +63,7 @@ class Changed(Table):
 class ComparisonTable(Table):
     """The content of comparison.json."""
 
-    verdict: Literal["better", "worse", "not told apart"]
+    verdict: Literal["better", "worse", "no significant difference"]
     whole: Whole
     slices: list[Slice]
     samples: Changed
@@ -141,7 +141,7 @@ def verdict(comparison: ComparisonTable, rounds: int, slice_points: float) -> tu
     tests one is more likely to be passed by chance."""
     whole = comparison.whole
     change = f"{percent(whole.before)} -> {percent(whole.after)}, p = {whole.p_value:.3g}"
-    accepted, why = False, f"Rolled back: the new model is not told apart from the one before ({change})."
+    accepted, why = False, f"Rolled back: no significant difference to the model before ({change})."
     if fell := fallen(comparison.slices, slice_points):
         why = f"Rolled back: a fall of more than {slice_points:g} points: {_points(fell)} (all kinds: {change})."
     elif comparison.verdict == "worse":

@@ -26,7 +26,7 @@ FRAMES = 4
 SHOWN = 600  # most characters of one text
 ADDING = ("mine", "label", "augment")  # stages that add samples
 ADDED = {"mined": "added from the pool", "augmented": "added as altered copies"}
-CHANGED = {"fixed": "wrong before, right now", "broken": "right before, wrong now"}
+CHANGED = {"fixed": "incorrect before, correct after", "broken": "correct before, incorrect after"}
 Row = dict[str, Any]
 
 
@@ -112,13 +112,13 @@ def _curve(rounds: Sequence[Row]) -> Any:
     lines = [
         Line("selection set", [(row["round"], 100 * row["accuracy"]) for row in measured], "one", dots=True),
         Line("KPI set", kpi, "two", dots=True),
-        Line("random samples instead", control, "three", dots=True),
+        Line("random control", control, "three", dots=True),
         Line("95 % interval", [(row["round"], 100 * row["ci_low"]) for row in measured], "pale"),
         Line("95 % interval", [(row["round"], 100 * row["ci_high"]) for row in measured], "pale"),
     ]
     rolled_back = [Mark(row["round"], row["why"], "rolled back", "warn") for row in measured if not row["accepted"]]
     return draw(
-        "Accuracy, %", lines, marks=rolled_back, x_name="round", note="Round 0: the model that the loop started with."
+        "Accuracy, %", lines, marks=rolled_back, x_name="round", note="Round 0: the initial model."
     )
 
 

@@ -213,7 +213,7 @@ def test_only_the_named_keys_are_searched() -> None:
 
 
 def test_a_range_that_leaves_the_templates_value_out_is_said() -> None:
-    outside = space(template(train__optm_lr=1e-5), {RATE: "1e-4..1e-2:log", DECAY: "linear,cosine"})
+    outside = space(template(train__optm_lr=1e-5), {RATE: "1e-4..1e-2", DECAY: "linear,cosine"})
     (note,) = [note for note in outside.notes if RATE in note]
     assert "1e-05 is outside of 0.0001..0.01 (log)" in note and "trial 0" in note
     assert not [note for note in space(template(train__optm_lr=1e-5), {RATE: "1e-6..1e-2:log"}).notes if RATE in note]

@@ -149,7 +149,7 @@ def test_null_responses_and_a_wrapped_list(place):
     assert [(row["error_type"], row["response"]) for row in rows] == [("empty", None)]
     assert found.as_dict()["by_error_type"]["empty"] == 1
     assert list(found.as_dict()["error_types"]) == ["empty"]
-    assert "empty: the model said nothing, or its video could not be decoded" in summary_text(found, "gaps.parquet")
+    assert "empty: nothing was generated, or the video could not be decoded" in summary_text(found, "gaps.parquet")
 
 
 def test_error_types(place):

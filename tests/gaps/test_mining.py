@@ -122,7 +122,7 @@ def test_one_run_of_pool_and_queries_gives_the_same(world: World) -> None:
 def test_limits_hold(world: World) -> None:
     assert len(world.mine(per_gap=2).annotations) == 6
     assert len(world.mine(name="most", per_gap=20, max_rows=7).annotations) == 7
-    with pytest.raises(ProblemError, match=r"(?s)CURATION_NOTHING_NEW.*not alike enough"):
+    with pytest.raises(ProblemError, match=r"(?s)CURATION_NOTHING_NEW.*not similar enough"):
         world.mine(name="none", threshold=1.01)
 
 

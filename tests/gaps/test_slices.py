@@ -90,8 +90,8 @@ def test_choices_are_mixed_up_by_their_texts(tmp_path: Path) -> None:
     notes = [note(f"{n}", f"{n}.mp4", "AC"[n % 2], asked[n % 2], kind="thing") for n in range(12)]
     table = slices(tmp_path, notes, {f"{n}": "BA"[n % 2] if n < 6 else "AC"[n % 2] for n in range(12)})
     (pair,) = table["confusions"]
-    assert (pair["kind"], pair["expected"], pair["said"]) == ("thing", "car", "bus")
-    assert (pair["count"], pair["of"], pair["rate"], pair["other_way"]) == (6, 12, 0.5, 0)
+    assert (pair["kind"], pair["expected"], pair["predicted"]) == ("thing", "car", "bus")
+    assert (pair["count"], pair["of"], pair["rate"], pair["reverse"]) == (6, 12, 0.5, 0)
 
 
 def test_length_brightness_motion_and_place_are_seen_in_the_clips(tmp_path: Path) -> None:

@@ -223,9 +223,9 @@ def test_a_card_says_reinforcement_learning_its_parent_and_its_rewards(runs: Sim
     for row in (
         "method | reinforcement learning, GRPO",
         "rewards | single_choice x 1, own.py:odd x 0.25",
-        "questions a step | 4",
-        "completions of a question | 2",
-        "temperature of completions | 0.9",
+        "questions per step | 4",
+        "completions per question | 2",
+        "sampling temperature | 0.9",
         "started from | full, epoch_2",
     ):
         assert f"| {row} |" in text, row

@@ -374,7 +374,7 @@ def test_a_short_training_takes_as_long_as_its_start(case: Case) -> None:
     assert time["start_s"] <= 3600 * time["hours"] < time["start_s"] + 60
     assert time["gpu_hours"] == pytest.approx(2 * time["hours"], abs=0.002)
     (line,) = [line for line in report.text.splitlines() if line.startswith("time ")]
-    assert "about 1 min, 1 min of it the start" in line
+    assert "about 1 min, 1 min of it startup" in line
 
 
 @pytest.mark.parametrize(

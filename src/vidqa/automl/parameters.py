@@ -4,10 +4,9 @@ from the schema (x-automl) or a user's --range:
     1e-6..1e-3:log   0..0.1   4..32:4   1..256:log2 (powers of two)
     4,8,16   cosine:3,none:1   [["q_proj", "v_proj"], "all-linear"]
 
-A key without a range has the schema's.
-
-optuna's distributions have neither weights nor conditions nor a position in [0, 1], which the algorithms with rungs,
-the grid, CMA-ES and the report need; `algorithms.samplers` translates for optuna's samplers.
+A key without a range has the schema's; LOW..HIGH above 0 keeps a logarithmic scale of the schema. optuna's
+distributions have neither weights nor conditions nor a position in [0, 1], which the algorithms with rungs, the grid,
+CMA-ES and the report need; `algorithms.samplers` translates for optuna's samplers.
 """
 
 from __future__ import annotations
@@ -198,7 +197,8 @@ def read_parameter(key: str, text: str, *, lora: bool) -> Parameter:
     if shape == "log2":
         return _choice(key, _powers_of_two(low, high))
     step = _number(shape) if shape and shape != "log" else None
-    return _interval(key, low, high, log=shape == "log", step=step)
+    log = shape == "log" or (not shape and low > 0 and declared(key).get("scale") == "log")
+    return _interval(key, low, high, log=log, step=step)
 
 
 def _from_schema(key: str, lora: bool) -> Parameter:

@@ -116,7 +116,8 @@ def _numbers(values: list[float]) -> str:
 
 def _text(data: dict[str, Any]) -> str:
     heading = f"{'':24}{'in the search':>14}  {'re-runs':26}  test"
-    lines = [f"winner: trial {data['winner']}, {data['best_values']}", "", heading]
+    best = ", ".join(f"{name}={value}" for name, value in data["best_values"].items())
+    lines = [f"winner: trial {data['winner']}, {best}", "", heading]
     for row in data["table"]:
         searched = "-" if row["searched"] is None else f"{row['searched']:.5g}"
         lines.append(f"{row['who'][:23]:24}{searched:>14}  {_numbers(row['re_runs'])[:26]:26}  {_numbers(row['test'])}")
@@ -182,7 +183,7 @@ def _comparisons(history: History) -> list[Row]:
         score, other = history.scores[name], history.scores.get(name.replace(winner, template, 1))
         if other is None or "run_dir" not in {*score} & {*other}:
             continue
-        seed = name.rpartition("seed-")[2]
+        seed = name.partition("seed-")[2] or "of the trial"
         try:
             whole = compare(Path(other["run_dir"]), Path(score["run_dir"])).whole
         except ProblemError as incomparable:
@@ -216,7 +217,7 @@ def _selection_bias(finals: FinalRuns) -> str:
     text = f"Trial {best[0].number} was the best of {len(history.completed)} with {best[0].objective:.5g}. "
     text += "The best of many trials is partly best by chance: this number is biased upwards. "
     if len(tested := {name.split("/")[1] for name in history.scores if name.startswith(f"{TESTS}/trial-")}) > 2:
-        text += f"The test set was looked at for {len(tested)} trials, since the study was made longer. "
+        text += f"{len(tested)} trials were evaluated on the test set, because the study was extended. "
     if not reruns:
         return text + "It was not retrained: how much of it is chance is not known."
     change = f"{fmean(reruns):.5g} on average ({min(reruns):.5g} to {max(reruns):.5g})"

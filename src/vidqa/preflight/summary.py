@@ -23,7 +23,7 @@ def _estimated(facts: Facts) -> Iterator[Line]:
     if "estimated_for" in facts:
         yield (
             "estimated",
-            f"the numbers of tokens, and what follows from them: {facts['estimated_for']} is not here. Its sizes are "
+            f"token counts and what follows from them: {facts['estimated_for']} is not on this machine; its sizes are "
             "known, its tokenizer is not",
         )
 
@@ -62,7 +62,7 @@ def _media(facts: Facts) -> Iterator[Line]:
         return
     text = f"{facts['media_files']:,} files, {duration_text(facts['video_seconds'])} of video"
     if "media_decoded" in facts:
-        before = f" ({facts['media_reused']:,} of them before)" if facts["media_reused"] else ""
+        before = f" ({facts['media_reused']:,} of them by an earlier preflight)" if facts["media_reused"] else ""
         text += f"; {facts['media_decoded']:,} decoded{before}"
     yield "media", text
 
@@ -73,15 +73,15 @@ def _steps(facts: Facts) -> Iterator[Line]:
         what = "questions" if "rollout" in facts else "samples"
         yield (
             "steps",
-            f"{facts['total_steps']:,} of {facts['effective_batch']:,} {what}, {facts['steps_per_epoch']:,} an epoch; "
-            f"the first {facts['warmup_steps']:,} warm up{counted}",
+            f"{facts['total_steps']:,} of {facts['effective_batch']:,} {what}, {facts['steps_per_epoch']:,} per epoch; "
+            f"{facts['warmup_steps']:,} of warm-up{counted}",
         )
 
 
 def _rollout(facts: Facts) -> Iterator[Line]:
     if rollout := facts.get("rollout"):
         yield (
-            "a step",
+            "step",
             f"{rollout['questions_per_step']:,} questions with {rollout['completions_per_question']:,} completions "
             f"each, {rollout['completions_per_step']:,} in all, of at most {rollout['longest_completion']:,} tokens",
         )
@@ -93,7 +93,7 @@ def _sharing(facts: Facts) -> Iterator[Line]:
     if shared is None or not shared["tokens_saved"]:
         return
     saved = f"{shared['tokens_saved']:.0%} of the tokens, {shared['work_saved']:.0%} of the work"
-    questions = f"{shared['questions_per_video']:.1f} questions a video in a step"
+    questions = f"{shared['questions_per_video']:.1f} questions per video in a step"
     if shared["on"]:
         yield "shared videos", f"{questions}: saves {saved}"
     elif shared["pays"]:
@@ -132,18 +132,18 @@ def _methods(facts: Facts) -> Iterator[Line]:
 def _time(facts: Facts) -> Iterator[Line]:
     time = facts.get("time") or {}
     if "hours" in time:
-        took = f"about {duration_text(3600 * time['hours'])}, {duration_text(time['start_s'])} of it the start"
+        took = f"about {duration_text(3600 * time['hours'])}, {duration_text(time['start_s'])} of it startup"
         if "step_s" in time:
             yield (
-                "seconds a step",
-                f"about {time['step_s']:.1f}: {time['rollout_s']:.1f} to draw completions of {time['answer_tokens']:,} "
-                f"tokens, {time['update_s']:.1f} to learn from them",
+                "seconds per step",
+                f"about {time['step_s']:.1f}: {time['rollout_s']:.1f} to generate completions of {time['answer_tokens']:,} "
+                f"tokens, {time['update_s']:.1f} for the update",
             )
         took += f", {duration_text(3600 * time['memory_hours'])} for memory" if time.get("memory_hours") else ""
         reached = f"{time['mfu']:.0%} of the peak of {time['gpu']} ({time['mfu_is']})"
         yield "time", f"{took}; {time['gpu_hours']:.2f} GPU hours, at {reached}"
     if "reading_s" in time:
-        took = f"about {duration_text(time['start_s'] + time['reading_s'])} with the start to read the prompts"
+        took = f"about {duration_text(time['start_s'] + time['reading_s'])} for startup and reading the prompts"
         writing = duration_text(time["writing_s_at_most"])
         most = f"at most {writing} more, if every answer has {time['max_tokens']:,} tokens"
         again = time["again_s_at_most"]

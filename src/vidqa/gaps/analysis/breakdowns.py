@@ -247,7 +247,7 @@ def _wrong(answers: Sequence[ScoredAnswer]) -> dict[str, Any]:
 
 
 def _confusions(answers: Sequence[ScoredAnswer]) -> list[dict[str, Any]]:
-    """Confusions: (expected, said) pairs of wrong readable answers by kind, the most common first, with the number of
+    """Confusions: (expected, predicted) pairs of wrong readable answers by kind, the most common first, with the number of
     answers of that truth, and the reverse confusion's count. Texts replace letters of options."""
     pairs: Counter[tuple[str, str, str]] = Counter()
     totals: Counter[tuple[str, str]] = Counter()
@@ -260,11 +260,11 @@ def _confusions(answers: Sequence[ScoredAnswer]) -> list[dict[str, Any]]:
         {
             "kind": kind,
             "expected": truth,
-            "said": response,
+            "predicted": response,
             "count": count,
             "of": totals[kind, truth],
             "rate": round(count / totals[kind, truth], 6),
-            "other_way": pairs[kind, response, truth],
+            "reverse": pairs[kind, response, truth],
         }
         for (kind, truth, response), count in sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:MOST_PAIRS]
     ]
@@ -282,10 +282,10 @@ def slices_sentence(table: Mapping[str, Any]) -> str:
     holding = [part for part in parts if 1 < part["wrong"] == table["wrong"]]
     others = [part for part in parts if part["ci95"][0] > (table["rate"] or 0.0) and part not in holding]
     sentences = []
-    for start, slices in (("All wrong answers are in", holding), ("Wrong more often than elsewhere:", others)):
+    for start, slices in (("All wrong answers are in", holding), ("Significantly higher error rate:", others)):
         names = [f"{part['dimension']} {part['name']} ({part['wrong']} of {part['n']})" for part in slices[:NAMED]]
         sentences += [f"{start} {', '.join(names)}."] if names else []
-    return " ".join(sentences) or "No slice fails surely more than the whole."
+    return " ".join(sentences) or "No slice has a significantly higher error rate than the whole."
 
 
 def slices_text(table: Mapping[str, Any]) -> str:
@@ -293,7 +293,7 @@ def slices_text(table: Mapping[str, Any]) -> str:
     rate = table["rate"] or 0.0
     standing_out = [part for part in table["slices"] if part["ci95"][0] > rate][:ON_TERMINAL]
     if not standing_out:
-        return "no slice fails surely more than the whole"
+        return "no slice has a significantly higher error rate than the whole"
     rows = [
         f"  {part['dimension']} {part['name']}: {part['wrong']} of {part['n']} wrong, {percent(part['rate'])} "
         f"({percent(part['ci95'][0])} to {percent(part['ci95'][1])}), {part['lift']:.1f} times the whole"

@@ -226,7 +226,7 @@ def audit_page(items: Sequence[dict[str, Any]]) -> str:
         cards.append({**item, **texts, **frames(str(item["video_id"]))})
     return page(
         "gaps/analysis/audit.html.j2",
-        title="Are these labels right?",
+        title="Label review",
         cards=cards,
         count=len(items),
         verdicts=VERDICTS,

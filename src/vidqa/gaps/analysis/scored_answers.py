@@ -17,7 +17,7 @@ ERROR_TYPES = {  # in the order of summaries
     "wrong": "the parsed answer is not the ground truth",
     "truncated": "the answer was cut off: a larger generation.max_tokens lets it end",
     "unparsed": "the response has no single answer of the requested kind",
-    "empty": "the model said nothing, or its video could not be decoded (finish_reason is then error)",
+    "empty": "nothing was generated, or the video could not be decoded (finish_reason is then error)",
     "missing": "an annotated sample has no result: the evaluation was not finished, or limited",
 }
 

@@ -91,7 +91,7 @@ def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
     shown = [{**row, **card_frames(row["media"], FRAMES)} for row in tasks[:SHOWN]]
     write_page(
         folder / "annotate.html",
-        page("gaps/curation/annotate.html.j2", title="Answer these", tasks=shown, more=len(tasks) - len(shown)),
+        page("gaps/curation/annotate.html.j2", title="Label mined clips", tasks=shown, more=len(tasks) - len(shown)),
     )
     # Label Studio's JSON-MIN has its own numbers under "id", and adds the data fields beside them.
     named = [{"sample_id": row["id"], "question": row["question"]} for row in tasks]

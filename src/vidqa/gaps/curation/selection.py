@@ -78,7 +78,7 @@ def _allowed(
         if row < 0:
             continue
         if similarity < limits.threshold:
-            choice.left_out["not alike enough"] += 1
+            choice.left_out["not similar enough"] += 1
         elif texts[row]["problem"]:
             choice.left_out["cannot be decoded"] += 1
         elif texts[row]["media"] in forbidden:

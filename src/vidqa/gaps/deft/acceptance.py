@@ -201,11 +201,11 @@ def _no_gain(state: LoopState) -> Ending | None:
         return None
     last = rejected[0]
     best = state.accepted.round if state.accepted else 0
-    keeps = f"The model of round {best} is kept." if best else "The model that the loop started with is kept."
+    keeps = f"The model of round {best} is kept." if best else "The initial model is kept."
     if last.stages["decide"].facts.get("regression"):
         return Ending(rule="regression", sentence=f"Round {last.number} made the model worse. {last.why} {keeps}")
     count = f"{len(rejected)} rounds in a row" if len(rejected) > 1 else f"Round {last.number}"
-    return Ending(rule="no progress", sentence=f"{count} brought no proven gain. {last.why} {keeps}")
+    return Ending(rule="no progress", sentence=f"{count} brought no significant gain. {last.why} {keeps}")
 
 
 def _rounds(state: LoopState) -> Ending | None:

@@ -118,7 +118,8 @@ def audit(context: StageContext) -> StageResult:
         sentence = f"No label is wrong with a probability of {context.settings.audit_from:g} or more{answered}."
         return StageResult(sentence)
     if context.settings.audit == "report":
-        return StageResult(f"{len(open_items)} labels are suspected to be wrong; nobody was asked about them.")
+        sentence = f"{len(open_items)} labels are suspected to be wrong, and were not reviewed (audit = report)."
+        return StageResult(sentence)
     sentence = (
         f"{len(open_items)} labels of the selection set are suspected to be wrong. A person has to look at "
         f"{context.place / 'audit.html'}, answer, save, and give the saved file with --audit-answers."
@@ -181,7 +182,7 @@ def label(context: StageContext) -> StageResult:
 
     tasks, answers, out = context.output("tasks"), context.place / LABELS, context.place / "labelled.json"
     if tasks is None:
-        return StageResult("All that was mined has answers.")
+        return StageResult("All mined samples have answers.")
     ask = f"A person has to answer {tasks.with_name('annotate.html')}, save, and give the saved file with --labels."
     count = context.fact("mine", "to label")
     if not answers.is_file():

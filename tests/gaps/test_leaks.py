@@ -93,6 +93,7 @@ def test_copies_are_found(kpi: Sets, copies: dict[str, Record], leaks: list[Leak
 
 def test_other_clips_of_the_same_camera_are_none(kpi: Sets, tmp_path: Path) -> None:
     others = [write(tmp_path / f"{seed}.mp4", scene(seed)) for seed in range(10, 18)]
+    others.append(write(tmp_path / "upright.mp4", scene(18)[:, :, 42:86]))  # too narrow for a crop of the whole
     assert find_leaks(others, kpi) == []
 
 

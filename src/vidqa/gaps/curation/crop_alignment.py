@@ -50,7 +50,7 @@ def ratio_of(whole: ClipFingerprint, part: ClipFingerprint) -> float:
 @lru_cache(maxsize=64)
 def _way_boxes(ratio: float) -> tuple[np.ndarray, np.ndarray]:
     """Averaging weights of rows and of columns for each crop, float32 [V, 8, 64]."""
-    height, width, top, left = np.array(ways(ratio)).T
+    height, width, top, left = np.array(ways(ratio)).reshape(-1, 4).T  # there may be none
     return boxes(top, height, COARSE, FINE), boxes(left, width, COARSE, FINE)
 
 

@@ -326,7 +326,8 @@ def test_the_script_writes_a_page_with_the_frames_of_what_changed(tmp_path: Path
     done = run_here([*command, "--json"], cwd=tmp_path)
     data = json.loads(done.stdout)["data"]
     assert done.returncode == 0, done.stderr
-    assert data["verdict"] == "no significant difference" and [each["verdict"] for each in data["slices"]] == ["worse", "better"]
+    assert data["verdict"] == "no significant difference"
+    assert [each["verdict"] for each in data["slices"]] == ["worse", "better"]
     assert data["samples"]["broken"][0] == "q0" and len(data["samples"]["fixed"]) == 20
     text = (tmp_path / "c.html").read_text(encoding="utf-8")
     assert text.count("data:image/jpeg;base64") == 8 and "<script>alert" not in text

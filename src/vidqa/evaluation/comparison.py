@@ -67,7 +67,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """The verdict (better, worse, no significant difference): both the interval and the test must be significant."""
+        """Better, worse, or no significant difference: both the interval and the test must be significant."""
         if self.p_corrected >= LEVEL or self.ci95[0] <= 0 <= self.ci95[1]:
             return "no significant difference"
         return "better" if self.difference > 0 else "worse"

@@ -138,7 +138,9 @@ def comparison_text(comparison: Comparison, gate: DropGate | None = None) -> str
         *comparison.reservations,
         *(gate.lines if gate else ()),
     ]
-    ordered = sorted(comparison.slices, key=lambda part: (part.verdict == "no significant difference", part.p_corrected, -part.n))
+    ordered = sorted(
+        comparison.slices, key=lambda part: (part.verdict == "no significant difference", part.p_corrected, -part.n)
+    )
     for part in ordered[:SLICES]:
         change = f"{percent(part.before):>8} -> {percent(part.after):>8}  {_interval(part)}"
         lines.append(f"  {part.name[:24]:24} {part.n:6}  {change}  {part.verdict}")

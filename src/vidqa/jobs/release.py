@@ -33,7 +33,7 @@ LARGER_MACHINE = (
 
 @dataclass(frozen=True)
 class Release:
-    """A release. `how`: "written", or "unchanged" if only the card is new. `proof` has losses; `scores` are the card's."""
+    """A release. `how`: "written", or "unchanged" if only the card is new. `proof`: losses; `scores`: the card's."""
 
     folder: Path
     how: str

@@ -136,8 +136,8 @@ def _time(facts: Facts) -> Iterator[Line]:
         if "step_s" in time:
             yield (
                 "seconds per step",
-                f"about {time['step_s']:.1f}: {time['rollout_s']:.1f} to generate completions of {time['answer_tokens']:,} "
-                f"tokens, {time['update_s']:.1f} for the update",
+                f"about {time['step_s']:.1f}: {time['rollout_s']:.1f} to generate completions of "
+                f"{time['answer_tokens']:,} tokens, {time['update_s']:.1f} for the update",
             )
         took += f", {duration_text(3600 * time['memory_hours'])} for memory" if time.get("memory_hours") else ""
         reached = f"{time['mfu']:.0%} of the peak of {time['gpu']} ({time['mfu_is']})"

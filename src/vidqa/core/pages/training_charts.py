@@ -22,7 +22,9 @@ class Chart(NamedTuple):
 
 CHARTS = (
     Chart(
-        "Validation, generated answers, %", (("accuracy", "val/accuracy"), ("truncated", "val/truncated")), "dots percent"
+        "Validation, generated answers, %",
+        (("accuracy", "val/accuracy"), ("truncated", "val/truncated")),
+        "dots percent",
     ),
     Chart("Learning rate", (("rate", "train/lr"),)),
     Chart("Gradient norm, before clipping", (("norm", "train/grad_norm"),), "capped"),

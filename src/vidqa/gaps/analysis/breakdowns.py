@@ -247,8 +247,8 @@ def _wrong(answers: Sequence[ScoredAnswer]) -> dict[str, Any]:
 
 
 def _confusions(answers: Sequence[ScoredAnswer]) -> list[dict[str, Any]]:
-    """Confusions: (expected, predicted) pairs of wrong readable answers by kind, the most common first, with the number of
-    answers of that truth, and the reverse confusion's count. Texts replace letters of options."""
+    """Confusions: (expected, predicted) pairs of wrong readable answers by kind, the most common first, with the
+    number of answers of that truth, and the reverse confusion's count. Texts replace letters of options."""
     pairs: Counter[tuple[str, str, str]] = Counter()
     totals: Counter[tuple[str, str]] = Counter()
     for answer in answers:

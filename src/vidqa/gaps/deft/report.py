@@ -117,9 +117,7 @@ def _curve(rounds: Sequence[Row]) -> Any:
         Line("95 % interval", [(row["round"], 100 * row["ci_high"]) for row in measured], "pale"),
     ]
     rolled_back = [Mark(row["round"], row["why"], "rolled back", "warn") for row in measured if not row["accepted"]]
-    return draw(
-        "Accuracy, %", lines, marks=rolled_back, x_name="round", note="Round 0: the initial model."
-    )
+    return draw("Accuracy, %", lines, marks=rolled_back, x_name="round", note="Round 0: the initial model.")
 
 
 def _pictures(current: RoundState) -> list[tuple[str, list[Row]]]:

@@ -9,7 +9,8 @@ from types import TracebackType
 
 def _excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt):
-        sys.exit(print("interrupted", file=sys.stderr) or 130)
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
     sys.__excepthook__(kind, error, trace)
 
 

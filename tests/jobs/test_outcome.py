@@ -57,7 +57,7 @@ def test_a_finished_evaluation_says_its_accuracy_and_what_guessing_would_get(tra
     (Path(record.run_dir) / "report.html").write_text("<html>")
     for made in ways(record):
         assert "accuracy 90.0 % (95 % interval 6" in made.text
-        assert "majority-class baseline 90.0 %; the model says 'no' to every yes_no question" in made.text
+        assert "majority-class baseline 90.0 %; the model answers 'no' to every yes_no question" in made.text
         assert made.data["scores"]["accuracy"] == made.data["scores"]["majority_accuracy"] == 0.9
         low, high = made.data["scores"]["accuracy_ci95"]
         assert low < 0.9 < high

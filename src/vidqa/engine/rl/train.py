@@ -268,6 +268,8 @@ class Training(Trainer[GrpoSpec]):
         any number of ranks."""
         batch = self.spec.train.train_batch_per_replica
         parts = batch // (self.policy.batch_size_per_optimize or batch)
+        if parts == 1:
+            return [list(groups)]  # without a collective operation
         slots = sorted(chain(*self.world.gather([group.question.slot for group in groups])))
         update_of = {slot: place * parts // len(slots) for place, slot in enumerate(slots)}
         return [[group for group in groups if update_of[group.question.slot] == part] for part in range(parts)]

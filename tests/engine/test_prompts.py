@@ -1,12 +1,18 @@
-"""Videos of prompts are decoded ahead: the first ones before anybody asks, then one for each that is taken."""
+"""Videos of prompts are decoded ahead, as many as fit into the window of bytes; the first ones before anybody asks."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from vidqa.engine.answering.prompts import Prompts
+from vidqa.engine.data import prefetch
 from vidqa.planning.requests import Sampling
+
+FRAMES = SimpleNamespace(indices=range(10), height=1000, width=1000)
+VIDEO_BYTES = 3 * 10 * 1000 * 1000
 
 
 class Begun(list):
@@ -17,13 +23,35 @@ class Begun(list):
         return [[] for _ in samples]
 
 
-def test_the_first_videos_are_decoded_before_the_first_request_is_taken() -> None:
-    names = [str(number) for number in range(6)]
-    samples = [SimpleNamespace(record=SimpleNamespace(id=n), plans=(), prefix=0, prefix_key=b"") for n in names]
-    encode = SimpleNamespace(token_ids=())
-    planner: Any = SimpleNamespace(chat=SimpleNamespace(eos_ids=(1,)), encode=lambda sample: encode)
-    begun: Any = Begun()
-    requests = Prompts(planner, begun, Sampling(1), ahead=2).requests(samples)
-    assert begun == names[:2]
-    seen = [(request.id, len(begun)) for request in requests]
-    assert seen == [("0", 3), ("1", 4), ("2", 5), ("3", 6), ("4", 6), ("5", 6)]
+def sample(name: str, video: str) -> Any:
+    record = SimpleNamespace(id=name, media=[SimpleNamespace(view=video)])
+    return SimpleNamespace(record=record, plans=[FRAMES], prefix=0, prefix_key=b"")
+
+
+def seen(samples: list[Any], begun: Any) -> tuple[int, list[tuple[str, int]]]:
+    """How many videos have begun before the first request is taken, and with each request."""
+    encoded = SimpleNamespace(token_ids=())
+    planner: Any = SimpleNamespace(chat=SimpleNamespace(eos_ids=(1,)), encode=lambda sample: encoded)
+    requests = Prompts(planner, begun, Sampling(1)).requests(samples)
+    return len(begun), [(request.id, len(begun)) for request in requests]
+
+
+def test_the_first_videos_are_decoded_before_the_first_request_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "DECODE_AHEAD", 2 * VIDEO_BYTES)
+    first, later = seen([sample(name, f"video {name}") for name in "012345"], Begun())
+    assert first == 3
+    assert later == [("0", 3), ("1", 4), ("2", 5), ("3", 6), ("4", 6), ("5", 6)]
+
+
+def test_many_questions_about_a_video_count_its_frames_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "DECODE_AHEAD", 5 * VIDEO_BYTES // 2)
+    samples = [sample(f"{video}.{question}", video) for video in "abcd" for question in range(8)]
+    first, _ = seen(samples, Begun())
+    assert first == 17  # all of two videos, and the first question about the third
+
+
+def test_a_video_larger_than_the_window_does_not_stop_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "DECODE_AHEAD", VIDEO_BYTES // 2)
+    first, later = seen([sample(name, f"video {name}") for name in "012"], Begun())
+    assert first == 2
+    assert later == [("0", 2), ("1", 3), ("2", 3)]

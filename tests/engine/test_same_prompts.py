@@ -106,7 +106,7 @@ def requested(world: World, action: str) -> Iterable[tuple[Any, Request]]:
     samples, problems = planner.plan(records)
     assert not problems
     with open_frames(spec.engine, 2) as source:
-        for request in Prompts(planner, source, Sampling(4), ahead=4).requests(samples):
+        for request in Prompts(planner, source, Sampling(4)).requests(samples):
             yield planner, request
 
 

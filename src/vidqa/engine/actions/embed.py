@@ -35,9 +35,9 @@ from vidqa.engine.actions.embedder import Embedder, widths_of
 from vidqa.engine.actions.inference import problems_by_record
 from vidqa.engine.answering.answers import fingerprint_model
 from vidqa.engine.answering.batch_inference import Failed, model_folders, start_answering
-from vidqa.engine.answering.prompts import early
 from vidqa.engine.data.frames import FrameSource, open_frames
 from vidqa.engine.data.planned_samples import end_if_bad, fitting, shared_plan
+from vidqa.engine.data.prefetch import decode_ahead
 from vidqa.engine.distributed import World
 from vidqa.engine.progress import open_evaluation
 from vidqa.engine.signals import StopRequest
@@ -49,7 +49,6 @@ from vidqa.video.types import FramePlan
 
 TABLES = {"embedded": EMBEDDINGS, "queries": QUERY_EMBEDDINGS}  # by the name of the set
 FOLDER = ".embeddings"  # the folder of all cached vectors, beside the runs
-BATCHES_AHEAD = 2
 TEXTS = 256  # per batch
 ROWS = 1024  # per write
 KEY_BYTES = 16
@@ -169,9 +168,8 @@ def _digest(text: str) -> bytes:
 
 def batches(left: Sequence[Keys], units: dict[Keys, Sample], source: FrameSource, size: int) -> Iterator[list[Any]]:
     """Yield batches of `size` tuples (keys, sample, its frames, problems); videos are decoded ahead."""
-    begun = ((keys, units[keys], source.request([units[keys]])) for keys in left)
     batch = []
-    for keys, sample, ticket in early(begun, BATCHES_AHEAD * size):
+    for keys, (sample, ticket) in zip(left, decode_ahead([units[keys] for keys in left], source), strict=True):
         (frames,), problems = source.collect(ticket)
         batch.append((keys, sample, frames, problems))
         if len(batch) == size:

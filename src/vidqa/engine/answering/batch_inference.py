@@ -40,7 +40,6 @@ from vidqa.spec import check_with_gpus
 from vidqa.spec.models import EmbedSpec
 
 ANSWERING_TIMEOUT_S = 7200.0  # seconds; ranks answer at their own pace and meet at the end
-BATCHES_AHEAD = 2  # batches that are decoded while the model answers
 MAX_WAIT_SHARE = 0.2  # a longer wait for frames, as a share of the time, is reported
 SHORT_RUN_S = 60.0  # seconds; no wait is reported below: the first frames take that share with any number of workers
 Failed = dict[str, list[Problem]]  # problems of samples without an answer, by sample id
@@ -120,7 +119,7 @@ def generate_all(
         open_evaluation(run, world, batches) as progress,
         open_frames(spec.engine, spec.engine.decode_workers) as source,
     ):
-        prompts = Prompts(planner, source, sampling_of(spec, table.seed), BATCHES_AHEAD * size, candidates)
+        prompts = Prompts(planner, source, sampling_of(spec, table.seed), candidates)
         requests = prompts.requests(own)  # the first videos are decoded while the model is loaded
         with closing(open_session(spec, table.generator, planner, world.device, longest, size)) as session:
             fail = spec.engine.on_bad_sample == "fail"
@@ -240,7 +239,7 @@ class Retries:
             temperature=min(2.0, round(sampling.temperature + RETRY_TEMPERATURE_STEP * attempt, 4)),
             max_tokens=max(sampling.max_tokens, min(sampling.max_tokens + RETRY_TOKENS_STEP * attempt, room)),
         )
-        prompts = Prompts(self.planner, self.source, sampling, BATCHES_AHEAD * table.batch_size, None)
+        prompts = Prompts(self.planner, self.source, sampling)
         fail = spec.engine.on_bad_sample == "fail"
         writer = ResultWriter(saved, prompts, self.progress, len(own), table.batch_size, fail, first_step=self.step)
         writer.save_until_stopped(self.session.generate(prompts.requests(own)), self.task.stop)

@@ -3,48 +3,38 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from vidqa.data.record import Record
 from vidqa.engine.answering.answers import Answer, answer_of
 from vidqa.engine.data.frames import FrameSource
+from vidqa.engine.data.prefetch import decode_ahead
 from vidqa.evaluation.answers import allowed_answers
 from vidqa.families.chat import Chat
 from vidqa.planning.requests import Request, Result, Sampling
 from vidqa.planning.samples import Planner, Sample
 
-Item = TypeVar("Item")
-
 
 class Prompts:
-    """Requests for samples; `planner` must be one for generation. The videos of the next `ahead` samples are decoded
-    while one is answered. With `candidates`, closed questions are scored. `waited` is the total time of waiting for
-    frames, in seconds."""
+    """Requests for samples; `planner` must be one for generation. The videos of the next samples are decoded while one
+    is answered. With `candidates`, closed questions are scored. `waited` is the total time of waiting for frames, in
+    seconds."""
 
     def __init__(
-        self,
-        planner: Planner,
-        source: FrameSource,
-        sampling: Sampling,
-        ahead: int,
-        candidates: Candidates | None = None,
+        self, planner: Planner, source: FrameSource, sampling: Sampling, candidates: Candidates | None = None
     ) -> None:
-        self.planner, self.source, self.sampling, self.ahead = planner, source, sampling, ahead
+        self.planner, self.source, self.sampling = planner, source, sampling
         self.candidates = candidates
         self.stop_ids = tuple(sorted(planner.chat.eos_ids))
         self.waited = 0.0
 
     def requests(self, samples: Iterable[Sample]) -> Iterator[Request]:
-        """The requests of samples. Decoding of the first `ahead` videos starts now, before a model is loaded."""
-        begun = ((sample, self.source.request([sample])) for sample in samples)
-        first = list(islice(begun, self.ahead))
-        return self._requests(early(chain(first, begun), self.ahead))
+        """The requests of samples. Decoding of the first videos starts now, before a model is loaded."""
+        return self._requests(decode_ahead(samples, self.source))
 
     def _requests(self, begun: Iterable[tuple[Sample, list[Any]]]) -> Iterator[Request]:
         for sample, ticket in begun:
@@ -71,16 +61,6 @@ class Prompts:
             return self.source.frames(ticket)
         finally:
             self.waited += time.perf_counter() - started
-
-
-def early(items: Iterable[Item], count: int) -> Iterator[Item]:
-    """Read `items` ahead: each is taken while up to `count` earlier items are still to be yielded."""
-    window: deque[Item] = deque()
-    for item in items:
-        window.append(item)
-        if len(window) > count:
-            yield window.popleft()
-    yield from window
 
 
 class Candidates:

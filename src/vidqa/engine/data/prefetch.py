@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -131,9 +132,39 @@ class Prefetcher:
 
 def frame_bytes(samples: Sequence[Sample]) -> int:
     """The size in bytes of a pack in the decode window; several questions about one video share its frames."""
+    return max(PACK_AT_LEAST, sum(media_bytes(samples).values()))
+
+
+def media_bytes(samples: Iterable[Sample]) -> dict[Any, int]:
+    """The size in bytes of the decoded frames of each medium, by its view; at least MEDIUM_AT_LEAST."""
     plans = {ref.view: plan for sample in samples for ref, plan in zip(sample.record.media, sample.plans, strict=True)}
-    size = sum(max(MEDIUM_AT_LEAST, 3 * len(plan.indices) * plan.height * plan.width) for plan in plans.values())
-    return max(PACK_AT_LEAST, size)
+    return {
+        view: max(MEDIUM_AT_LEAST, 3 * len(plan.indices) * plan.height * plan.width) for view, plan in plans.items()
+    }
+
+
+def decode_ahead(samples: Iterable[Sample], source: FrameSource) -> Iterator[tuple[Sample, Any]]:
+    """Yield samples with the tickets of their frames, which are decoded up to DECODE_AHEAD bytes ahead. Decoding of the
+    first ones starts now: before the first is taken, and usually before a model is loaded."""
+    ahead = _decode_ahead(samples, source)
+    return chain(list(islice(ahead, 1)), ahead)
+
+
+def _decode_ahead(samples: Iterable[Sample], source: FrameSource) -> Iterator[tuple[Sample, Any]]:
+    window: deque[tuple[Sample, Any, int]] = deque()
+    ahead, previous = 0, dict[Any, int]()
+    for sample in samples:
+        media = media_bytes([sample])
+        # Questions about one video follow each other and share its frames.
+        size = max(MEDIUM_AT_LEAST, sum(size for view, size in media.items() if view not in previous))
+        window.append((sample, source.request([sample]), size))
+        ahead, previous = ahead + size, media
+        while ahead > DECODE_AHEAD and len(window) > 1:
+            first, ticket, size = window.popleft()
+            ahead -= size
+            yield first, ticket
+    for sample, ticket, _ in window:
+        yield sample, ticket
 
 
 class BoundedQueue:

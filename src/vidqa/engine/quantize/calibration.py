@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from vidqa.core.problem import raise_errors
-from vidqa.engine.answering.prompts import early
 from vidqa.engine.data.collate import stock_inputs
 from vidqa.engine.data.frames import open_frames
+from vidqa.engine.data.prefetch import decode_ahead
 from vidqa.engine.families import family_of
 from vidqa.engine.torch_private import tree_map_only
 from vidqa.evaluation.answers import parse_expected
@@ -83,10 +83,8 @@ def kind_of(sample: Sample) -> str:
 
 def decoded(spec: QuantizeSpec, samples: Sequence[Sample]) -> Iterator[tuple[Sample, list[np.ndarray]]]:
     """Yield samples with frames of their media, uint8 [n, 3, h, w]. Raises problems of media that do not decode."""
-    workers = spec.engine.decode_workers
-    with open_frames(spec.engine, workers) as source:
-        begun = ((sample, source.request([sample])) for sample in samples)
-        for sample, ticket in early(begun, 2 * max(1, workers)):
+    with open_frames(spec.engine, spec.engine.decode_workers) as source:
+        for sample, ticket in decode_ahead(samples, source):
             yield sample, [np.array(array) for array in source.frames(ticket)]
 
 

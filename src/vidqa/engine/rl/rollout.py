@@ -20,7 +20,6 @@ import pyarrow as pa
 from vidqa.core.files import replacing
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import rank_of, read_rollouts, rollout_file, rollout_files
-from vidqa.engine.answering.prompts import early
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.rl.rollout_model import RolloutModel
 from vidqa.evaluation.rewards import Completion, Reward, Rewards
@@ -176,7 +175,9 @@ class Rollouts:
 
     def _requests(self, questions: Iterable[Question], sampling: Sampling, size: int, name: str) -> Iterable[Request]:
         longest_first = sorted(questions, key=lambda question: -question.sample.length)
-        for question in early(map(self.decode, longest_first), DECODED_AHEAD):
+        for place, question in enumerate(longest_first):
+            for later in longest_first[place : place + DECODED_AHEAD + 1]:
+                self.decode(later)
             # A group shares all but the prompt's last token: the tokens chosen after that one differ.
             prefix, key = len(question.prompt_ids) - 1, str(question.slot).encode()
             if size == 1:

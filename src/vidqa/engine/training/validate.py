@@ -103,7 +103,7 @@ class Validator:
         judged."""
         planner = self.collator.planner.for_generation()
         session = TransformersSession(model, planner, longest=self.longest, batch_size=1)
-        prompts = Prompts(planner, self.source, self.sampling, ahead=1).requests(self.answered)
+        prompts = Prompts(planner, self.source, self.sampling).requests(self.answered)
         right = judged = cut = 0
         with self.resharding.everything():
             by_id = {result.id: result for batch in session.generate(prompts) for result in batch}

@@ -38,8 +38,11 @@ PACK_ROUNDING = 256  # step between pack sizes, in tokens
 MAX_PACK_TOKENS = 32_768  # tokens per GPU of the largest chosen pack: larger ones are not faster
 MAX_OFFLOADED_TOKENS = 131_072  # the same if every micro-step copies all weights to the GPU
 # Overhead of a micro-step as an equivalent number of tokens: kernel launches, and kernels that are not full at their
-# ends. If layers are gathered for each micro-step, the gathering must be hidden behind computation, too.
-OVERHEAD_TOKENS: dict[Reshard, int] = {"never": 400, "layers": 1200, "always": 1600}
+# ends. If layers are gathered for each micro-step, that adds to it, with more than two ranks as much again and more
+# (8B in full, benchmarks/README.md).
+OVERHEAD_TOKENS = 400
+GATHERING_TOKENS: dict[Reshard, int] = {"never": 0, "layers": 800, "always": 1200}
+GATHERING_OF_MANY = 2.35  # the same with more than two ranks, relative to two
 # The same if trainable weights are in host memory: 12 bytes of each are copied at 25 GB/s, while an H100 computes 6
 # operations per token with it.
 OFFLOAD_TOKENS = 30_000
@@ -153,7 +156,10 @@ def slowness(spec: TrainSpec, model: ParamCounts, forecast: Forecast) -> float:
     """Time of a token, relative to a token of an endless pack without recomputation."""
     policy, pack = forecast.policy, forecast.micro_step
     recomputed = recomputed_flops_share(spec, model, policy.recompute, pack)
-    overhead = OVERHEAD_TOKENS[policy.reshard] + OFFLOAD_TOKENS * _moves_weights(spec)
+    gathering = GATHERING_TOKENS[policy.reshard]
+    if training_setup(spec, policy).shard_ranks > 2:
+        gathering *= GATHERING_OF_MANY
+    overhead = OVERHEAD_TOKENS + gathering + OFFLOAD_TOKENS * _moves_weights(spec)
     return (1 + recomputed) * (1 + overhead / max(pack.tokens, 1))
 
 

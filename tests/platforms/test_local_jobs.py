@@ -144,12 +144,20 @@ def test_gpus_that_are_not_here_start_no_job(stand_in: None, write_spec: WriteSp
 
 @pytest.mark.parametrize(
     ("first", "second", "shared"),
-    [("", "", "the same cores"), ("0,1", "1,2", "GPU 1"), ("0", "1", ""), ("", "0", "")],
+    [
+        ("", "", "the same cores"),
+        ("0,1", "1,2", "GPU 1"),
+        ("0", "1", ""),
+        ("", "0", ""),
+        ("GPU-bb,0", "1", "GPU 1"),
+        ("1", "GPU-aa,GPU-cc", ""),
+        ("GPU-aa11", "GPU-aa", "GPU 0"),
+    ],
 )
 def test_a_job_on_the_devices_of_a_running_job_is_a_warning(
     stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, first: str, second: str, shared: str
 ) -> None:
-    monkeypatch.setattr(local, "_installed_gpus", lambda: 3)
+    monkeypatch.setattr(local, "_installed_gpus", lambda: ["GPU-aa11", "GPU-bb22", "GPU-cc33"])
     problems = []
     for devices in (first, second):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)

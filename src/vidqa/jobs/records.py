@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -85,10 +85,10 @@ def read(job_id: str) -> JobRecord:
     return _parse(record_file(job_id))
 
 
-def scan(spec_fingerprint: str = "") -> tuple[list[JobRecord], list[Problem]]:
-    """All records, or those of a spec, the last launched first, and a warning for each unreadable one."""
+def scan(job_ids: Iterable[str] | None = None) -> tuple[list[JobRecord], list[Problem]]:
+    """The records of these jobs, or all, the last launched first, and a warning for each unreadable one."""
     records, problems = [], []
-    for name in names(spec_fingerprint):
+    for name in names() if job_ids is None else job_ids:
         try:
             records.append(_parse(record_file(name)))
         except ProblemError as broken:

@@ -16,7 +16,8 @@ from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import cost, failure, records
 from vidqa.jobs.platforms import engine_process, platform
 from vidqa.jobs.platforms._base import LAUNCHER_ENDED, NOT_STARTED, Job, Observed, State
-from vidqa.jobs.platforms.processes import environment_of, this_process
+from vidqa.jobs.platforms.local import gpu_indices
+from vidqa.jobs.platforms.processes import running_jobs
 from vidqa.jobs.problems import JOB_NOT_DONE, JOB_NOT_FOUND, JOB_OUT_OF_MEMORY
 from vidqa.jobs.records import JobRecord
 
@@ -268,12 +269,11 @@ def sharing_jobs(job: Job, platform_name: str) -> list[Problem]:
     would use, too; if both have none, they share the cores."""
     if platform_name != "local":
         return []
-    own, problems = _used_gpus(environment.visible_gpus(), job), []
-    for record in records.scan()[0]:
-        if (record.platform, record.launcher.host) != ("local", this_process().host) or record.state.is_terminal:
+    own, problems, running = _used_gpus(environment.visible_gpus(), job), [], running_jobs()
+    for record in records.scan(running.keys() & records.names())[0]:
+        if record.platform != "local" or observe(record).state.is_terminal:
             continue
-        if observe(record).state.is_terminal or (variables := environment_of(record.job_id)) is None:
-            continue
+        variables = running[record.job_id]
         others = _used_gpus(environment.gpu_names(variables.get(environment.GPUS)), record)
         devices = [f"GPU {name}" for name in own if name in others] if own or others else ["the same cores"]
         if devices:
@@ -286,6 +286,6 @@ def sharing_jobs(job: Job, platform_name: str) -> list[Problem]:
 
 
 def _used_gpus(names: list[str] | None, job: Job | JobRecord) -> list[str]:
-    """The names of the GPUs of a job's processes: one for each, in the order of `names`."""
+    """The indices of the GPUs of a job's processes: one for each, in the order of `names`."""
     count = job.processes if job.gpus else 0
-    return (names if names is not None else [str(number) for number in range(count)])[:count]
+    return gpu_indices((names if names is not None else [str(number) for number in range(count)])[:count])

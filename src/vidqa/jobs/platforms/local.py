@@ -63,7 +63,7 @@ FOUND_S = 60.0  # seconds for a new process to appear in /proc
 
 def gpu_count() -> int:
     """The number of NVIDIA GPUs visible to a job that is started here."""
-    present = _installed_gpus()
+    present = len(_installed_gpus())
     allowed = environment.visible_gpus()
     return present if allowed is None else min(present, len(allowed))
 
@@ -73,12 +73,19 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _installed_gpus() -> int:
+def gpu_indices(names: list[str]) -> list[str]:
+    """Names of CUDA_VISIBLE_DEVICES with the index, as in nvidia-smi, in place of each UUID or its beginning."""
+    uuids = [] if all(map(str.isdigit, names)) else _installed_gpus()
+    return [next((str(at) for at, uuid in enumerate(uuids) if uuid.startswith(name)), name) for name in names]
+
+
+def _installed_gpus() -> list[str]:
+    """The UUIDs of this machine's GPUs, in the order of their indices; empty strings without a working nvidia-smi."""
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return sum(1 for device in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", device.name))
-    return sum(1 for line in listed.splitlines() if line.startswith("GPU "))
+        return ["" for device in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", device.name)]
+    return re.findall(r"^GPU .*?(?:\(UUID: (.*)\))?$", listed, re.MULTILINE)
 
 
 def check(job: Job) -> list[Problem]:

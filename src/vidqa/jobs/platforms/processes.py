@@ -103,9 +103,10 @@ def supervisors(job_id: str) -> list[ProcessIdentity]:
     ]
 
 
-def environment_of(job_id: str) -> dict[str, str] | None:
-    """The environment of a live process or the supervisor of a job; None without one."""
-    return next((environment for _, environment in _processes_naming(job_id)), None)
+def running_jobs() -> dict[str, dict[str, str]]:
+    """The environment of a process of each job that runs on this machine, by job id, from one look at all processes."""
+    environments = (environment for _, environment in _processes_naming(SUPERVISOR_VARIABLE))
+    return {job_id: environment for environment in environments if (job_id := environment.get(SUPERVISOR_VARIABLE))}
 
 
 def parent(pid: int) -> int | None:

@@ -124,6 +124,7 @@ def test_its_job_stops_goes_on_and_ends(world: Path, spec: Path, run: Run) -> No
     assert problem["where"] == "go_on"  # there is nothing yet to go on with
     first = run("launch", "count", "--spec", spec, "--wait", code=6)["data"]
     assert (first["action"], first["state"], first["processes"]) == ("count", "STOPPED", 1)
+    assert first["message"] == ""  # the state says it
     assert first["model"] == str(world / "model") and len(_counts(first)) == 3
     assert "counted 3 records" in run("jobs", "logs", first["job_id"])["data"]["lines"]
     again = run("jobs", "retry", first["job_id"])["data"]

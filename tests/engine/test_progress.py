@@ -44,6 +44,8 @@ def _log(run: RunFolder, **logging: object) -> None:
 
 def test_metrics_and_status_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunFolder(tmp_path)
+    with _opened(run):
+        assert run.read_status()["message"] == ""  # the state says it
     _log(run)
     assert [event["train/loss"] for event in read_metrics(tmp_path / "metrics.jsonl")] == [1.0, 0.5]
     status = run.read_status()

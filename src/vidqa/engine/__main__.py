@@ -69,7 +69,7 @@ def main() -> int:
         return _end_with_problems(run, report_module, [_problem_of_exception(bug, run)])
     if rank() == 0:
         state = "COMPLETE" if code == Exit.OK else "STOPPED"
-        run.write_status(state, message=state.lower(), exit_code=code, unless=("ERROR",))
+        run.write_status(state, exit_code=code, unless=("ERROR",))
         if not options.verify:
             write_report(run, report_module)
             if state == "COMPLETE" and action.uploads(spec):

@@ -46,7 +46,7 @@ class Progress:
         self.writer = ThreadPoolExecutor(1, "progress")
         self.written: deque[Future[None]] = deque()
         if reports:
-            run.write_status("RUNNING", step=first, total_steps=total, message="running", unless=("ERROR",))
+            run.write_status("RUNNING", step=first, total_steps=total, unless=("ERROR",))
 
     def log(self, step: int, values: dict[str, float], *, line: str = "") -> None:
         """Record values after `step` completed steps; `line` is the message for people."""

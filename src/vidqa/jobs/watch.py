@@ -221,7 +221,7 @@ def problems_of(record: JobRecord) -> list[Problem]:
         saved = "it saved itself" if record.exit_code == Exit.NOT_DONE else "without saving itself"
         return [JOB_NOT_DONE.at(record.job_id, f"the job was canceled, {saved}", retry)]
     if record.state == State.STOPPED:
-        return [JOB_NOT_DONE.at(record.job_id, f"the job was stopped and saved itself. {record.message}", retry)]
+        return [JOB_NOT_DONE.at(record.job_id, record.message or "the job was stopped and saved itself", retry)]
     return record.run.read_problems() or [_problem_of(record)]
 
 

@@ -101,9 +101,13 @@ def test_what_preflight_refuses_is_not_started(write_spec: WriteSpec, media: Pat
 def test_a_passed_preflight_is_found_and_nothing_is_looked_at_again(
     spec: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ready(preflight(spec, "local"))
-    record = started(spec).record
-    assert LOOKED not in capsys.readouterr().err
+    (unchecked,) = [problem.code for problem in started(spec).problems]
+    assert LOOKED in capsys.readouterr().err
+    report = preflight(spec, "local")
+    assert ready(report) and unchecked in [problem.code for problem in report.problems]
+    launched = started(spec)
+    record = launched.record
+    assert LOOKED not in capsys.readouterr().err and launched.problems == []  # preflight has reported its warnings
     assert record.preflight == "passed"
     assert json.loads((Path(record.run_dir) / "run.json").read_text())["preflight"] == "passed"
 

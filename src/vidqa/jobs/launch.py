@@ -40,12 +40,18 @@ STOP_S = 30.0  # for a job that has just started and has nothing to save
 
 @dataclass(frozen=True)
 class Readiness:
-    """The verdict of preflight on a job before it starts: the word for its record (records.PASSED), the problems, and
-    the file with the plan of its samples, if any."""
+    """The verdict of preflight on a job before it starts: the word for its record (records.PASSED), the problems, the
+    file with the plan of its samples, if any, and warnings that preflight reported earlier or refuted: a launch omits
+    them."""
 
     preflight: str = ""
     problems: list[Problem] = field(default_factory=list)
     plan: Path | None = None
+    omitted: list[Problem] = field(default_factory=list)
+
+    def remaining(self, *problems: list[Problem]) -> list[Problem]:
+        """All problems once, without the omitted ones."""
+        return [problem for problem in dict.fromkeys(chain(*problems)) if problem not in self.omitted]
 
 
 class Ready(Protocol):
@@ -142,7 +148,7 @@ def _checked(
     job = job_of(job_spec, where, job_spec.settings, resources, run_dir, job_id)
     problems = _problems_of(job, job_spec, where)
     raise_errors(problems)
-    return job, readiness, _once(job_spec.warnings, readiness.problems, problems)
+    return job, readiness, readiness.remaining(job_spec.warnings, readiness.problems, problems)
 
 
 def _problems_of(job: Job, job_spec: JobSpec, where: Platform) -> list[Problem]:
@@ -170,15 +176,11 @@ def dry_run(
     settings = site.read(platform_name, resources.site)
     resources, image_warnings = with_image_unasked(where, settings, resources)
     job_spec = load_job_spec(action, spec_path, fetch=False, settings=settings)
-    preflight_problems = ready(job_spec, spec_path, platform_name, resources, fetch=False).problems
+    readiness = ready(job_spec, spec_path, platform_name, resources, fetch=False)
     job = job_of(job_spec, where, settings, resources, *name_run(job_spec, new_run=new_run))
     checked = as_offline_warnings(where, _problems_of(job, job_spec, where))
-    problems = _once(job_spec.warnings, preflight_problems, checked, image_warnings)
+    problems = readiness.remaining(job_spec.warnings, readiness.problems, checked, image_warnings)
     return DryRun(job, where.render(job), job.spec_toml, problems)
-
-
-def _once(*problems: list[Problem]) -> list[Problem]:
-    return [*dict.fromkeys(chain(*problems))]
 
 
 def as_offline_warnings(where: Platform, problems: list[Problem]) -> list[Problem]:

@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -49,11 +49,12 @@ MOST_PLAN_BYTES = 1 << 30  # of all plans; the oldest are removed
 class CachedReport:
     """A cached report. `passed`: it had no error. `decoded`: it is of preflight, which decodes, not of a launch.
     `lasting` are the errors that only decoding detects; they are valid until a file changes. Each launch detects the
-    others again. The remaining fields are the options of preflight.report.preflight."""
+    others again. `warnings` were reported. The other fields are the options of preflight.report.preflight."""
 
     passed: bool
     decoded: bool
     lasting: list[Problem]
+    warnings: list[Problem] = field(default_factory=list)
     evaluate_spec: str | None = None
     kpi_root: str | None = None
     gpu_count: int | None = None
@@ -63,8 +64,9 @@ class CachedReport:
     @property
     def options(self) -> str:
         """The options of scripts/preflight.py for this report."""
-        options = {name: value for name, value in vars(self).items() if name not in ("passed", "decoded", "lasting")}
-        return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items() if value is not None)
+        results = ("passed", "decoded", "lasting", "warnings")
+        options = ((name, value) for name, value in vars(self).items() if name not in results and value is not None)
+        return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options)
 
 
 @dataclass(frozen=True)
@@ -85,14 +87,16 @@ def ready(
     path = report_path(job_spec, platform_name, engine)
     cached = load(path)
     if cached and cached.passed:
-        return Readiness(PASSED if cached.decoded else AT_LAUNCH, plan=_plan_at(path))
+        omitted = [*cached.warnings, *job_spec.spec_warnings]
+        return Readiness(PASSED if cached.decoded else AT_LAUNCH, plan=_plan_at(path), omitted=omitted)
     note(NO_REPORT)
     if cached and cached.options:
         note(f"the failed preflight's options apply until it runs again with others: {cached.options}")
     from vidqa.preflight.report import check_at_launch  # imports all checks and their libraries
 
     problems = check_at_launch(job_spec, spec_path, platform_name, resources, engine, cached, fetch=fetch)
-    return Readiness(AT_LAUNCH, problems, _plan_at(path))
+    refuted = [warning for warning in job_spec.spec_warnings if warning not in problems]
+    return Readiness(AT_LAUNCH, problems, _plan_at(path), refuted)
 
 
 def skipped(job_spec: JobSpec, spec_path: Path, platform_name: str, resources: Resources, *, fetch: bool) -> Readiness:

@@ -118,6 +118,7 @@ def preflight(
             passed=passed,
             decoded=True,
             lasting=[p for p in decoding if p.severity == "error" and p.exit_code == Exit.INPUT],
+            warnings=[p for p in report.problems if p.severity == "warning"],
             evaluate_spec=str(inputs.evaluate_spec.absolute()) if inputs.evaluate_spec else None,
             kpi_root=str(inputs.kpi_root.absolute()) if inputs.kpi_root else None,
             **asdict(inputs.declared),

@@ -75,6 +75,7 @@ def test_the_estimate_is_always_there_and_is_of_the_heaviest_pack(case: Case) ->
     assert report.facts["memory"]["heaviest_pack_tokens"] == max(sizes)[0] > 0
     assert report.facts["memory"]["heaviest_pack_patches"] == max(sizes)[1]
     assert "no GPU is visible here; by estimate about" in report.text and "heaviest pack" in report.text
+    assert "\ntime             no estimate without a known GPU" in report.text and report.facts["time_unknown"]
 
 
 def test_features_of_a_frozen_tower_are_counted_beside_frames(case: Case) -> None:

@@ -226,11 +226,11 @@ def time(inputs: Inputs) -> list[Problem]:
 
 def _card(inputs: Inputs) -> tuple[str, Gpu]:
     """The name and the data sheet of the job's GPU; for a declared one, the usual GPU of its architecture."""
-    if not inputs.gpus:
-        raise Skip(NONE_HERE)
-    gpu, (name, card) = inputs.gpus[0], card_of(inputs.gpus)
+    name, card = card_of(inputs.gpus)
     if card is None:
-        raise Skip(f"the speed of {gpu.name} ({gpu.arch}) is not known")
+        speeds = [f"the speed of {gpu.name} ({gpu.arch}) is not known" for gpu in inputs.gpus]
+        inputs.facts["time_unknown"] = reason = speeds[0] if speeds else NONE_HERE
+        raise Skip(reason)
     return name, card
 
 

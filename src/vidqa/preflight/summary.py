@@ -131,6 +131,8 @@ def _methods(facts: Facts) -> Iterator[Line]:
 
 def _time(facts: Facts) -> Iterator[Line]:
     time = facts.get("time") or {}
+    if "time_unknown" in facts:
+        yield "time", "no estimate without a known GPU; after the first step `jobs.py status` shows the time left"
     if "hours" in time:
         took = f"about {duration_text(3600 * time['hours'])}, {duration_text(time['start_s'])} of it startup"
         if "step_s" in time:

@@ -30,14 +30,24 @@ parser = Parser(
         "python scripts/preflight.py --spec train.toml --only leaks --kpi-root DATA/kpi",
     ],
 )
-GROUPS = ["environment", "model", "spec", "data", "media", "budget", "platform", "leaks"]
+SETS, GPUS = ("evaluate_spec", "kpi_root"), ("gpu_count", "gpu_memory_gb", "gpu_arch")
+USED = {  # options of each group besides those of all groups
+    "environment": GPUS,
+    "model": (),
+    "spec": ("evaluate_spec",),
+    "data": SETS,
+    "media": (*SETS, "probe_sample"),
+    "budget": (*SETS, *GPUS, "nodes"),
+    "platform": (*GPUS, "nodes", "image"),
+    "leaks": (*SETS, "probe_sample"),
+}
 parser.add_argument("--spec", type=Path, required=True, help="TOML, YAML or JSON file (scripts/build_spec.py)")
 parser.add_argument("--action", choices=names(), help="default: derived from the spec's keys")
 parser.add_argument("--platform", default="local", help="platform of the job: local, docker, slurm, kubernetes")
 parser.add_argument("--site", type=Path, metavar="FILE", help="site settings, as for launch.py")
 parser.add_argument("--image", metavar="NAME", help="engine image, as for launch.py")
 parser.add_argument("--nodes", type=number(int, 1), default=1, metavar="N", help="number of nodes")
-parser.add_argument("--only", choices=GROUPS, metavar="GROUP", help=f"one of {', '.join(GROUPS)}")
+parser.add_argument("--only", choices=USED, metavar="GROUP", help=f"one of {', '.join(USED)}")
 parser.add_argument("--probe-sample", type=sample, metavar="N", help="decode N files only; default: all")
 measured = parser.add_mutually_exclusive_group()
 measured.add_argument("--evaluate-spec", type=Path, metavar="FILE", help="evaluation spec of a training spec")
@@ -57,8 +67,9 @@ def main(options: argparse.Namespace) -> Result:
     from vidqa.preflight.report import preflight
 
     o = options
-    if o.probe_sample is not None and o.only not in (None, "media", "leaks"):
-        parser.error(f"--only {o.only} decodes no videos: it takes no --probe-sample")
+    if o.only:
+        of_all = {"spec", "action", "platform", "site", "engine", "only", "fix"}
+        parser.refuse_unused(o, {*of_all, *USED[o.only]}, f"--only {o.only}")
     platform(o.platform)  # reports a mistyped name before videos are decoded
     more = {"evaluate_spec": o.evaluate_spec, "kpi_root": o.kpi_root, "engine": o.engine}
     more["declared"] = Declared(o.gpu_count, o.gpu_memory_gb, o.gpu_arch)
@@ -73,7 +84,7 @@ def main(options: argparse.Namespace) -> Result:
         result.next = [command("build_spec", report.action, "--override", o.spec, *use, "--out", o.spec)]
     elif result.code == 0:
         onward = ["--spec", o.spec, "--platform", o.platform, *repeated(o, "site", "image", "nodes", "engine")]
-        measured_on = repeated(o, "evaluate_spec", "kpi_root", "gpu_count", "gpu_memory_gb", "gpu_arch")
+        measured_on = repeated(o, *SETS, *GPUS)
         by_hand = ["--dry-run", "--out", "look"] if report.facts.get("by_hand") else []
         launched = command("launch", report.action, *onward, *by_hand)
         result.next = [command("preflight", *onward, *measured_on) if o.only else launched]

@@ -239,7 +239,7 @@ def test_the_script(write_spec: WriteSpec, media: Path) -> None:
     result = json.loads(ran.stdout)
     assert ran.returncode == 0 and [group["status"] for group in result["data"]["groups"]].count("ok") >= 5
     assert "launch.py" in result["next"][0] and str(path) in result["next"][0]
-    code, result, _ = script("preflight", "--spec", path, "--only", "data", "--gpu-count", 2, "--nodes", 2)
+    code, result, _ = script("preflight", "--spec", path, "--only", "budget", "--gpu-count", 2, "--nodes", 2)
     assert code == 0 and result["next"][0].endswith("--nodes 2 --gpu-count 2"), "the next one has the same options"
     (media / "0.mp4").unlink()
     code, result, _ = script("preflight", "--spec", path, "--only", "data")

@@ -17,6 +17,7 @@ import pytest
 from tests.jobs.jobs_script import ask
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
 from vidqa.core import files
+from vidqa.core.cli import command
 from vidqa.core.environment import jobs_folder
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records, runs
@@ -286,7 +287,7 @@ def test_a_list_looks_at_no_more_jobs_than_it_shows(
     ask("list")
     assert looked == newest
     (problem,) = ask("list", "job001")["problems"]
-    assert problem["code"] == "USAGE" and problem["remedy"] == "python scripts/jobs.py status job001"
+    assert problem["code"] == "USAGE" and problem["remedy"] == command("jobs", "status", "job001")
     ask("status", "latest")
     assert looked == newest
 

@@ -26,23 +26,24 @@ STUDY_SETTINGS = Code(
 STUDY_CHANGED = Code(
     "STUDY_CHANGED",
     "The settings, specs, search space, annotations or answer rules of the study are not those of its trials.",
-    "Restore study.toml and its specs and continue (run_automl.py start), or plan a new study.",
+    "Restore study.toml and its specs, then: python scripts/run_automl.py start --study FOLDER. Or plan a new study.",
 )
 STUDY_FAILING = Code(
     "STUDY_FAILING",
     "Too many trials failed in a row.",
-    "Fix what the message names, then continue: run_automl.py start.",
+    "Fix what the message names, then continue: python scripts/run_automl.py start --study FOLDER.",
     Exit.JOB_FAILED,
 )
 STUDY_INTERRUPTED = Code(
     "STUDY_INTERRUPTED",
     "Machines or platforms terminated a job of the study repeatedly.",
-    "Read the job's log; once the platform works again, continue: run_automl.py start. No trial was lost.",
+    "Read the job's log; once the platform works again, continue: python scripts/run_automl.py start --study FOLDER. "
+    "No trial was lost.",
     Exit.ENVIRONMENT,
 )
 STUDY_NOT_DONE = Code(
     "STUDY_NOT_DONE",
     "The study is not finished, or was stopped.",
-    "Continue it: run_automl.py start.",
+    "Continue it: python scripts/run_automl.py start --study FOLDER",
     Exit.NOT_DONE,
 )

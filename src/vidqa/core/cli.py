@@ -24,7 +24,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -72,6 +72,7 @@ NOT_AGREED = Code(
     Exit.REFUSED,
 )
 
+_OUR_SCRIPT = re.compile(r"(?<![\w/.-])python scripts/(\w+)\.py")
 # Characters that a terminal interprets instead of displaying: control characters and changes of text direction.
 _TERMINAL_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -116,7 +117,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
     def error(self, message: str) -> NoReturn:
-        raise USAGE.error(self.prog, message, f"python {sys.argv[0]} --help")
+        raise USAGE.error(self.prog, message, shlex.join([sys.executable, sys.argv[0], "--help"]))
 
     def refuse_unused(self, options: argparse.Namespace, used: Collection[str], what: str) -> None:
         """Raise USAGE for an option that differs from its default and that `what` does not use, since it would be
@@ -202,7 +203,11 @@ def _internal(prog: str, bug: Exception) -> Problem:
 
 
 def print_result(result: Result, as_json: bool) -> None:
-    """Print the result on stdout and its problems on stderr; with `as_json` all of it as one object on stdout."""
+    """Print the result on stdout and its problems on stderr; with `as_json` all of it as one object on stdout. Commands
+    in remedies become those of `command`."""
+    remedies = [_OUR_SCRIPT.sub(lambda match: command(match[1]), problem.remedy) for problem in result.problems]
+    problems = [replace(problem, remedy=remedy) for problem, remedy in zip(result.problems, remedies, strict=True)]
+    result = replace(result, problems=problems)
     if as_json:
         written = redacted(json.dumps(result.as_dict(), indent=2, ensure_ascii=False, default=str))
         # These characters occur only inside strings, where JSON allows \u escapes.

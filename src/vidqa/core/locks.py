@@ -34,8 +34,8 @@ LOCK_HELD = Code(
 BUSY = Code(
     "BUSY",
     "Another process controls the study, runs the loop, or launches a job on this machine.",
-    "Wait until it ends, or stop it (a study: run_automl.py stop), then run this again; run_automl.py status and "
-    "run_deft.py status work at any time.",
+    "Wait until it ends, or stop it (a study: python scripts/run_automl.py stop --study FOLDER), then run this again; "
+    "run_automl.py status and run_deft.py status work at any time.",
     Exit.NOT_DONE,
 )
 

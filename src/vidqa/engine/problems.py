@@ -34,7 +34,7 @@ ENGINE_OUT_OF_MEMORY = Code(
 ENGINE_RANK_LOST = Code(
     "ENGINE_RANK_LOST",
     "Another rank ended, or did not answer within engine.step_timeout_s.",
-    "Read in the log which rank ended first, and how; then jobs.py retry JOB resumes from the last checkpoint.",
+    "Read in the log which rank ended first, and how; then resume: python scripts/jobs.py retry JOB",
     Exit.JOB_FAILED,
 )
 ENGINE_ROLLOUT_DIFFERS = Code(
@@ -47,7 +47,7 @@ ENGINE_SAVE_FAILED = Code(
     "ENGINE_SAVE_FAILED",
     "A checkpoint or export could not be written; earlier ones are untouched.",
     "Free disk space, then resume: python scripts/jobs.py retry JOB. On another disk, from the newest checkpoint: "
-    "build_spec.py train --parent-run RUN --results-dir FOLDER.",
+    "python scripts/build_spec.py train --parent-run RUN --results-dir FOLDER.",
     Exit.JOB_FAILED,
 )
 ENGINE_UNPROVEN = Code(
@@ -100,8 +100,8 @@ def unwritable(failed: OSError) -> Problem:
     full = failed.errno in (errno.ENOSPC, errno.EDQUOT)
     where, message = failed.filename or "the run folder", failed.strerror or str(failed)
     if full:
-        remedy = "Free space on that disk, then jobs.py retry JOB: a training goes on from its last checkpoint, "
-        return ENGINE_SAVE_FAILED.at(where, message, remedy + "an evaluation after its last answer.")
+        remedy = "Free space, then: python scripts/jobs.py retry JOB. It goes on from its last checkpoint or answer."
+        return ENGINE_SAVE_FAILED.at(where, message, remedy)
     return FILE_REFUSED.at(where, message, "Choose a folder you may write to for train.output_dir or results_dir.")
 
 

@@ -52,8 +52,8 @@ GENERATOR = Code(
 DEFT_FOLDER = Code(
     "DEFT_FOLDER",
     "The folder contains no loop, a loop with other options, or other files where a new loop would start.",
-    "Start a loop in its own folder: run_deft.py init LOOP --train-spec FILE --evaluate-spec FILE --selection DIR "
-    "--pool DIR.",
+    "Start a loop in its own folder: python scripts/run_deft.py init LOOP --train-spec FILE --evaluate-spec FILE "
+    "--selection DIR --pool DIR.",
     Exit.USAGE,
 )
 DEFT_GATE = Code(

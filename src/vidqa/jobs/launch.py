@@ -41,8 +41,7 @@ STOP_S = 30.0  # for a job that has just started and has nothing to save
 @dataclass(frozen=True)
 class Readiness:
     """The verdict of preflight on a job before it starts: the word for its record (records.PASSED), the problems, the
-    file with the plan of its samples, if any, and warnings that preflight reported earlier or refuted: a launch omits
-    them."""
+    file with the plan of its samples, if any, and the warnings to omit: reported earlier, or refuted."""
 
     preflight: str = ""
     problems: list[Problem] = field(default_factory=list)
@@ -140,9 +139,8 @@ def _checked(
     """The job with its image and weights fetched, and all warnings. Raises the errors of preflight and platform."""
     readiness = ready(job_spec, spec_path, where.name, resources, fetch=True)
     raise_errors(readiness.problems)
-    if resources.gpus and where.name == "local" and resources.gpus > (visible := local.gpu_count()):
-        message = f"{resources.gpus} requested, {visible} visible"
-        raise PLATFORM_TOO_FEW_GPUS.error("--gpus", message, "leave --gpus out")
+    if resources.gpus and where.name == "local" and resources.gpus > (count := local.gpu_count()):
+        raise PLATFORM_TOO_FEW_GPUS.error("--gpus", f"{resources.gpus} requested, {count} visible", "leave --gpus out")
     resources = with_image(where, job_spec.settings, resources, fetch=True)
     fetch_weights(job_spec)
     job = job_of(job_spec, where, job_spec.settings, resources, run_dir, job_id)

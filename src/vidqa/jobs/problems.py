@@ -20,8 +20,8 @@ JOB_OUT_OF_MEMORY = Code(
     "The memory of the machine or of the job's container was full.",
     "Give it more memory, then python scripts/jobs.py retry JOB --yes, with --site FILE if a site.toml grants it: "
     "otherwise a retry keeps the job's settings. Or reduce memory with settings that a resumed run may change: fewer "
-    "dataloader workers, engine.recompute, a smaller engine.pack_tokens; build_spec.py train --parent-run RUN "
-    "continues from its newest checkpoint. The effective batch must not change.",
+    "dataloader workers, engine.recompute, a smaller engine.pack_tokens; python scripts/build_spec.py train "
+    "--parent-run RUN continues from its newest checkpoint. The effective batch must not change.",
     Exit.JOB_FAILED,
 )
 JOB_NOT_DONE = Code(

@@ -63,7 +63,8 @@ def check_base_precision(folder: Path, precision: str | None) -> None:
     if (trained_on := base_precision(folder)) != precision:
         ours, theirs = precision or "16 bits", trained_on or "16 bits"
         message = f"the adapter was trained on a base in {theirs}, and the base here is in {ours}"
-        remedy = f"set policy.quantization = {trained_on or 'null'}, or merge it: scripts/export.py RUN --merge"
+        merge = "python scripts/export.py RUN --merge --out FOLDER"
+        remedy = f"set policy.quantization = {trained_on or 'null'}, or merge it: {merge}"
         raise MODEL_UNSUPPORTED.error(folder / CONFIG, message, remedy)
 
 

@@ -27,5 +27,5 @@ RESUME_MISMATCH = Code(
     "The data, batch, seed, base model or trained parameters differ from those of the checkpoint: samples would be "
     "repeated or left out, or the saved weights would not fit; or a saved answer is from another version.",
     "Restore what changed, such as the base model, trained parts and adapters of the earlier run, or start a new run "
-    "from its export: build_spec.py train --model RUN/best.",
+    "from its export: python scripts/build_spec.py train --model RUN/best.",
 )

@@ -68,6 +68,6 @@ MODEL = Code(
     "SPEC_MODEL",
     "An adapter, a run or a bare id is given where a complete model is needed.",
     "Write hf_model://org/name, or a model's folder: RUN/best, RUN/safetensors/NAME, or an adapter merged with "
-    "scripts/export.py RUN --merge --out FOLDER. To use an adapter unmerged, set model.enable_lora and "
+    "python scripts/export.py RUN --merge --out FOLDER. To use an adapter unmerged, set model.enable_lora and "
     "model.base_model_path, as --parent-run does.",
 )

@@ -260,7 +260,7 @@ def _unsupported(spec: GrpoSpec) -> Iterator[Problem]:
         yield codes.CONFLICT.at("policy.lora.modules_to_save", message, "leave one of the two out")
     if lora is not None and lora.lora_path and spec.train.train_policy.kl_beta > 0:
         message = f"lora_path is set and kl_beta is above 0: {REFERENCE}"
-        remedy = "set kl_beta to 0, or merge the adapter (scripts/export.py RUN --merge) and train on that"
+        remedy = "set kl_beta to 0, or merge the adapter (python scripts/export.py RUN --merge) and train on that"
         yield codes.CONFLICT.at("policy.lora.lora_path", message, remedy)
     if lora is not None and lora.init_lora_weights is False and spec.train.train_policy.kl_beta > 0:
         message = f"init_lora_weights is false and kl_beta is above 0: {REFERENCE}"

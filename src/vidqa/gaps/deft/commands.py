@@ -271,7 +271,7 @@ def _add_labels(loop: Loop, labels: Path) -> None:
     newest = loop.state.newest
     context = StageContext(loop.folder, loop.state, newest.number if newest else 0)
     if newest is None or newest.accepted is not None or (tasks := context.output("tasks")) is None:
-        remedy = "omit --labels; run_deft.py status LOOP shows what the loop waits for"
+        remedy = "omit --labels; python scripts/run_deft.py status LOOP shows what the loop waits for"
         raise USAGE.error("--labels", "no round that is open has mined samples without answers", remedy)
     labelled(tasks, labels)
     write_text(context.place / LABELS, labels.read_text(encoding="utf-8"))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
-from vidqa.core.problem import Code, Exit, Problem
+from vidqa.core.files import absolute
+from vidqa.core.problem import Code, Exit, Problem, ProblemError
 
 SHOWN = 20  # places shown per code
 NAMED = 5  # names in one message
@@ -138,6 +140,11 @@ def shown_names(names: Sequence[str]) -> str:
     """Join the first names, for a message: "a, b, c, d, e and 7 more"."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(str(name)[:80] for name in names[:NAMED]) + more
+
+
+def missing_file(path: str | Path, message: str, remedy: str | None = None) -> ProblemError:
+    """DATA_FILE_MISSING at the absolute path."""
+    return FILE_MISSING.error(absolute(path), message, remedy)
 
 
 class ProblemCollector:

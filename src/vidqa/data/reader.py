@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from vidqa.core.files import ANNOTATION_NAMES, absolute, annotations_in_folder
+from vidqa.core.files import ANNOTATION_NAMES, annotations_in_folder
 from vidqa.core.problem import Code, ProblemError
-from vidqa.data.problems import EMPTY, FIELD, FILE_MISSING, SYNTAX, ProblemCollector
+from vidqa.data.problems import EMPTY, FIELD, FILE_MISSING, SYNTAX, ProblemCollector, missing_file
 
 BOM = b"\xef\xbb\xbf"
 DEEPEST = 64  # nesting levels of lists and objects in a record; Python can read more levels than it can write
@@ -51,7 +51,7 @@ def no_annotations(folder: Path, message: str) -> ProblemError:
     with suppress(OSError):
         files = sorted(str(path) for path in folder.iterdir() if path.suffix.lower() in MEANT and path.is_file())
     remedy = f"name the file itself, such as {files[0]}, or call it {ANNOTATION_NAMES[0]}" if files else None
-    return FILE_MISSING.error(absolute(folder), message, remedy)
+    return missing_file(folder, message, remedy)
 
 
 def annotation_file(annotation_path: str | Path) -> Path:
@@ -64,7 +64,7 @@ def annotation_file(annotation_path: str | Path) -> Path:
             raise no_annotations(path, f"the folder contains neither {' nor '.join(ANNOTATION_NAMES)}")
         return file
     if not os.path.isfile(path):
-        raise FILE_MISSING.error(absolute(path), "there is no such file")
+        raise missing_file(path, "there is no such file")
     return path
 
 

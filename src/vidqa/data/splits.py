@@ -12,9 +12,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vidqa.core.files import absolute
 from vidqa.data.hub_card import front_matter
-from vidqa.data.problems import FILE_MISSING, SPLIT
+from vidqa.data.problems import SPLIT, missing_file
 
 ONE = re.compile(r"(?P<name>[\w.-]*)(?:\[(?P<low>-?\d{1,18}%?)?:(?P<high>-?\d{1,18}%?)?\])?")
 SHARD = re.compile(r"(.+)-\d{5}-of-(\d{5})")  # the hub's names: train-00000-of-00002
@@ -91,9 +90,7 @@ def files_of(folder: Path, subset: str, split: str) -> list[Path]:
         raise SPLIT.error(folder, f"{what}split {split or 'any'!r} does not exist; there are: {names}")
     files = by_split[split] if split else next(iter(by_split.values()))
     if missing := [file for file in files if not file.is_file()]:
-        raise FILE_MISSING.error(
-            absolute(missing[0]), f"state.json lists it, but {len(missing)} of {len(files)} are missing"
-        )
+        raise missing_file(missing[0], f"state.json lists it, but {len(missing)} of {len(files)} are missing")
     return files
 
 

@@ -26,7 +26,7 @@ from vidqa.core.run_folder import ANSWERS, RunFolder
 from vidqa.data import load_records
 from vidqa.data.archive import archive_and_member, is_archive
 from vidqa.data.media import IMAGES, VIDEOS, kind_of
-from vidqa.data.problems import EMPTY, FILE_MISSING, MEDIA_MISSING, OUTPUT_EXISTS
+from vidqa.data.problems import EMPTY, MEDIA_MISSING, OUTPUT_EXISTS, missing_file
 from vidqa.data.record import Record
 from vidqa.data.sources.files import media_below
 from vidqa.jobs.job_spec import JobSpec, fetch_weights, load_job_spec
@@ -242,9 +242,7 @@ def lines_of(path: Path) -> list[str]:
         with open_plain(path) as file:
             lines = [line.strip() for line in file.read().decode("utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as unreadable:
-        raise FILE_MISSING.error(
-            absolute(path), f"it cannot be read as text: {unreadable}", "name a text file"
-        ) from unreadable
+        raise missing_file(path, f"it cannot be read as text: {unreadable}", "name a text file") from unreadable
     if not any(lines):
         raise EMPTY.error(path, "it contains no question", "write one question per line")
     return [line for line in lines if line]

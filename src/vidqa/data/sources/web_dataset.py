@@ -15,12 +15,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from vidqa.core.files import absolute, content_hash
+from vidqa.core.files import content_hash
 from vidqa.data.archive import READ_ERRORS, is_archive
 from vidqa.data.foreign_rows import MEDIA
 from vidqa.data.media import MediaSource, kind_of, media_source
 from vidqa.data.media_cache import open_tar, plain_members
-from vidqa.data.problems import EMPTY, FILE_MISSING, LEFT_OUT, SYNTAX, TAR_BROKEN, ProblemCollector, shown_names
+from vidqa.data.problems import EMPTY, LEFT_OUT, SYNTAX, TAR_BROKEN, ProblemCollector, missing_file, shown_names
 from vidqa.data.sources._base import Names, Rows, Source, SourceKind, digest_of
 
 BRACES = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
@@ -36,7 +36,7 @@ def shards_of(path: str) -> list[Path]:
         low, high = braces.groups()
         numbers = range(int(low), int(high) + 1)
         if len(numbers) > MOST_SHARDS:
-            raise FILE_MISSING.error(path, f"it expands to {len(numbers):,} shards, more than {MOST_SHARDS:,}")
+            raise missing_file(path, f"it expands to {len(numbers):,} shards, more than {MOST_SHARDS:,}")
         return [Path(f"{path[: braces.start()]}{n:0{len(low)}d}{path[braces.end() :]}") for n in numbers]
     if os.path.isdir(path):
         return sorted(Path(path) / name for name in os.listdir(path) if is_archive(name))
@@ -130,9 +130,9 @@ def _open(path: str, media_path: str, renamed: Names) -> Source:
     """Open the shards. `media_path` is the folder of media outside of the shards. Raises DATA_FILE_MISSING."""
     shards = shards_of(path)
     if not shards:
-        raise FILE_MISSING.error(absolute(path), "there is no such shard")
+        raise missing_file(path, "there is no such shard")
     if missing := [shard for shard in shards if not shard.is_file()]:
-        raise FILE_MISSING.error(absolute(missing[0]), f"{len(missing)} of {len(shards)} shards are missing")
+        raise missing_file(missing[0], f"{len(missing)} of {len(shards)} shards are missing")
     paths = [Path(os.path.abspath(shard)) for shard in shards]
     folder = Path(os.path.commonpath([shard.parent for shard in paths]))
     media = media_source(folder / "shards", media_path, root_mode=False) if media_path else MediaSource(str(folder))

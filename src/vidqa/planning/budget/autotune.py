@@ -156,9 +156,8 @@ def slowness(spec: TrainSpec, model: ParamCounts, forecast: Forecast) -> float:
     """Time of a token, relative to a token of an endless pack without recomputation."""
     policy, pack = forecast.policy, forecast.micro_step
     recomputed = recomputed_flops_share(spec, model, policy.recompute, pack)
-    gathering = GATHERING_TOKENS[policy.reshard]
-    if training_setup(spec, policy).shard_ranks > 2:
-        gathering *= GATHERING_OF_MANY
+    has_many = training_setup(spec, policy).shard_ranks > 2
+    gathering = GATHERING_TOKENS[policy.reshard] * (GATHERING_OF_MANY if has_many else 1)
     overhead = OVERHEAD_TOKENS + gathering + OFFLOAD_TOKENS * _moves_weights(spec)
     return (1 + recomputed) * (1 + overhead / max(pack.tokens, 1))
 

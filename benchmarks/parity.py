@@ -26,7 +26,7 @@ import torch
 from demo.clips import write_demo_set
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import run_named
-from vidqa.engine.answering.batch_inference import BATCHES_AHEAD, longest_sequence, model_folders, sampling_of
+from vidqa.engine.answering.batch_inference import longest_sequence, model_folders, sampling_of
 from vidqa.engine.answering.prompts import Prompts
 from vidqa.engine.data.frames import open_frames
 from vidqa.engine.data.planned_samples import fitting
@@ -86,7 +86,7 @@ def _answers(spec: Any, generator: Generator, planner: Planner, samples: Sequenc
         closing(generator(settings)) as session,
     ):
         started = time.perf_counter()
-        prompts = Prompts(planner, source, replace(sampling_of(spec, 0), temperature=0.0), BATCHES_AHEAD * size)
+        prompts = Prompts(planner, source, replace(sampling_of(spec, 0), temperature=0.0))
         results = {r.id: r for batch in session.generate(_requests(prompts, samples)) for r in batch}
         seconds = time.perf_counter() - started - prompts.waited
     release_memory()

@@ -261,7 +261,14 @@ def test_a_job_whose_record_was_kept_is_started_even_if_nothing_more_can_be_writ
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert launched.how == "started" and records.read(launched.record.job_id).reference
     until_engine_runs(launched.record)
-    assert jobs.cancel(launched.record.job_id, ENOUGH_S).state == State.CANCELED
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        assert [job["state"] for job in ask("list")["data"]["jobs"]] == [ask("status")["data"]["state"]] == ["RUNNING"]
+        assert jobs.cancel(launched.record.job_id, ENOUGH_S).state == State.CANCELED
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    stored = jobs.observe(records.read(launched.record.job_id))
+    assert stored.state == State.STOPPED  # that it was cancelled could not be stored
 
 
 def test_a_list_looks_at_no_more_jobs_than_it_shows(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from vidqa.core import environment, files
-from vidqa.core.cli import command, duration_text
+from vidqa.core.cli import FILE_REFUSED, command, duration_text, note
 from vidqa.core.problem import JOB_FAILED, Exit, Problem, ProblemError
 from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import cost, failure, records
@@ -56,7 +58,20 @@ def _store(record: JobRecord, observed: Observed) -> JobRecord:
     settle = partial(_settle_run_folder, ended) if ended.state.is_terminal else None
     if platform(record.platform).has_queue:
         changes["spans"] = cost.updated_spans(records.read(record.job_id), observed.state)
-    return records.update(record.job_id, first=settle, **changes)
+    return _update(record, first=settle, **changes)
+
+
+def _update(record: JobRecord, *, first: Callable[[], None] | None = None, **changes: Any) -> JobRecord:
+    """Result of `records.update`, also if the record cannot be written: on a full disk, too, a job can be observed and
+    cancelled."""
+    try:
+        return records.update(record.job_id, first=first, **changes)
+    except ProblemError as unwritten:
+        if unwritten.problems[0].code != FILE_REFUSED.name:
+            raise
+        with suppress(OSError):  # the terminal's output may go to the same disk
+            note(f"the record of job {record.job_id} is not up to date: {unwritten.problems[0].message}")
+        return replace(record, **changes)
 
 
 def _settle_run_folder(ended: JobRecord) -> None:
@@ -192,7 +207,7 @@ def cancel(job_id: str, grace_s: float) -> JobRecord:
     record = find(job_id)
     if record.state.is_terminal:
         return record
-    record = records.update(record.job_id, cancel_requested=record.cancel_requested or files.now())
+    record = _update(record, cancel_requested=record.cancel_requested or files.now())
     platform(record.platform).cancel(record, grace_s)
     return observe(record)
 

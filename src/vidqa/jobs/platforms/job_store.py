@@ -13,7 +13,7 @@ from vidqa.core.environment import jobs_folder
 from vidqa.core.locks import BUSY, locked
 
 LOCK_WAIT_S = 60.0
-OTHER_FOLDER = "set VIDQA_STATE_DIR to a writable folder"
+OTHER_FOLDER = "free space there or grant access to it; for new jobs only, VIDQA_STATE_DIR names another folder"
 
 
 def record_file(job_id: str) -> Path:

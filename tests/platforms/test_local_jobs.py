@@ -23,8 +23,8 @@ from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
 from vidqa.jobs.launch import dry_run, launch, retry
-from vidqa.jobs.platforms import local, processes
-from vidqa.jobs.platforms._base import LAUNCHER_ENDED, State
+from vidqa.jobs.platforms import engine_process, local, processes
+from vidqa.jobs.platforms._base import LAUNCHER_ENDED, State, run_folder_log
 from vidqa.jobs.platforms.processes import ProcessIdentity, job_processes, supervisors
 from vidqa.jobs.records import JobRecord
 from vidqa.jobs.resources import Resources
@@ -217,6 +217,18 @@ def test_a_broken_record_is_named_and_the_others_are_listed(over_at_once: None, 
     listed, problems = jobs.listing()
     assert [r.job_id for r in listed] == [record.job_id]
     assert [(p.code, p.severity) for p in problems] == [("JOB_RECORD_BROKEN", "warning")]
+
+
+def test_a_log_that_was_rotated_is_read_from_its_beginning(over_at_once: None, write_spec: WriteSpec) -> None:
+    first = ended(started(write_spec("killed")))
+    first.log.write_text("a line of the first job\n" * 100)
+    record = retry(first).record
+    record.log.write_text("one\nexitcode: -15\n")
+    shown: list[str] = []
+    for lines in (None, 1):
+        jobs.wait(record, 0, shown.append, lines=lines)
+    assert shown == ["one\nexitcode: -15", "exitcode: -15"]
+    assert engine_process.tail(run_folder_log, record) == "one\nexitcode: -15\n"
 
 
 def test_two_ranks_under_torchrun_save_and_stop(stand_in_torchrun: None, write_spec: WriteSpec) -> None:

@@ -192,7 +192,7 @@ def wait(
     """Wait until the end of the job or the timeout; `show` gets the log from its last `lines` lines on, or all of it,
     and then each new piece."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    position = record.log_start if lines is None else max(record.log_start, _start_of_last(record, lines))
+    position = record.log_start if lines is None else _start_of_last(record, lines)
     while True:
         record = observe(record)
         if show:
@@ -219,9 +219,10 @@ def tail(record: JobRecord, lines: int) -> str:
 
 
 def _start_of_last(record: JobRecord, lines: int) -> int:
-    """The position in a job's log at which its last lines begin."""
+    """The position in a job's log at which its last lines begin, not before `log_start`."""
     written, end = platform(record.platform).log(record, -TAIL_BYTES)
-    return end - sum(map(len, written.splitlines(keepends=True)[-lines:]))
+    start = end - sum(map(len, written.splitlines(keepends=True)[-lines:]))
+    return max(start, record.log_start) if record.log_start <= end else start
 
 
 def problems_of(record: JobRecord) -> list[Problem]:

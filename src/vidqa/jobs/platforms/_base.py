@@ -158,8 +158,8 @@ class Observed:
 
 
 def run_folder_log(job: Submitted, position: int) -> tuple[bytes, int]:
-    """Bytes of the run folder's log.txt from `position` on (negative: the last bytes), and the position after them.
-    Raises FILE_REFUSED."""
+    """Bytes of the run folder's log.txt from `position` on (negative: the last bytes), and the position after them. Of
+    a log that has become shorter, as by a rotation, all bytes. Raises FILE_REFUSED."""
     return read_log_file(job.log, position)
 
 
@@ -168,7 +168,8 @@ def read_log_file(path: Path, position: int) -> tuple[bytes, int]:
     try:
         with files.open_plain(path) as file:
             size = file.seek(0, 2)
-            file.seek(min(position, size) if position >= 0 else max(0, size + position))
+            begin = position if position >= 0 else max(0, size + position)
+            file.seek(begin if begin <= size else 0)
             gained = file.read()
             return gained, file.tell()
     except FileNotFoundError:

@@ -122,7 +122,7 @@ def tail(log: Callable[[Any, int], tuple[bytes, int]], job: Submitted) -> str:
         written, end = log(job, -TAIL_BYTES)
     except ProblemError:
         return ""
-    earlier = job.log_start - (end - len(written))
+    earlier = job.log_start - (end - len(written)) if job.log_start <= end else 0
     return written[max(0, earlier) :].decode(errors="replace")
 
 

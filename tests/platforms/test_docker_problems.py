@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import resource
 import shutil
 import socket
 import subprocess
@@ -277,6 +278,20 @@ def test_a_daemon_that_is_away_is_no_end_of_the_job(
         seen = jobs.observe(records.read(record.job_id))
         assert not seen.state.is_terminal and "does not answer" in seen.message
     assert jobs.cancel(record.job_id, ENOUGH_S).state == State.CANCELED
+
+
+def test_an_end_that_cannot_be_stored_is_seen_and_keeps_its_container(
+    docker_host: str, started: Callable[..., JobRecord]
+) -> None:
+    record, limits = started("hang"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    until_engine_runs(record)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as on a full disk
+        assert jobs.cancel(record.job_id, ENOUGH_S).state == State.CANCELED
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert containers(docker_host) == [container_name(record.job_id)]
+    assert jobs.observe(records.read(record.job_id)).state == State.STOPPED and containers(docker_host) == []
 
 
 def test_a_launcher_that_ends_while_we_look_has_started_its_container(

@@ -261,12 +261,11 @@ def _without_container(client: Any, job: Submitted) -> Observed:
 
 
 def _collect(client: Any, job: Submitted, facts: dict[str, Any]) -> Observed:
-    """Store the end of a container, then remove it."""
+    """Store the end of a container, then remove it, unless the end could not be stored."""
     state = facts["State"]
     _save_early_output(client, job, facts["Id"])
     exit_record = {"exit_code": state["ExitCode"], "ended": state["FinishedAt"], "out_of_memory": state["OOMKilled"]}
-    write_exit(job.job_id, exit_record)
-    if not settings_of(job, DockerSite).keep_container:
+    if write_exit(job.job_id, exit_record) and not settings_of(job, DockerSite).keep_container:
         _remove(client, facts["Id"])
     return _end_state(job, exit_record)
 

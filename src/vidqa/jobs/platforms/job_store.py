@@ -11,6 +11,7 @@ from vidqa.core import files
 from vidqa.core.cli import refused_writes
 from vidqa.core.environment import jobs_folder
 from vidqa.core.locks import BUSY, locked
+from vidqa.core.problem import ProblemError
 
 LOCK_WAIT_S = 60.0
 OTHER_FOLDER = "free space there or grant access to it; for new jobs only, VIDQA_STATE_DIR names another folder"
@@ -30,9 +31,13 @@ def read_exit(job_id: str) -> dict[str, Any]:
     return files.read_object(exit_file(job_id))
 
 
-def write_exit(job_id: str, ending: dict[str, Any]) -> None:
-    """Write the job's exit file. Raises FILE_REFUSED."""
-    write(exit_file(job_id), ending)
+def write_exit(job_id: str, ending: dict[str, Any]) -> bool:
+    """Write the job's exit file. Returns whether it is written: a job also ends while its disk is full."""
+    try:
+        write(exit_file(job_id), ending)
+    except ProblemError:
+        return False
+    return True
 
 
 def write(path: Path, value: dict[str, Any]) -> None:

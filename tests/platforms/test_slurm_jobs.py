@@ -150,6 +150,17 @@ def test_a_job_canceled_by_hand_is_canceled(slurm_stand_in: SlurmCluster, write_
     assert record.state == State.CANCELED and "in SLURM" in record.message
 
 
+def test_a_suspended_job_says_so_and_can_be_cancelled(
+    slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site
+) -> None:
+    record = started(write_spec("hang"), site())
+    until(record, "manner hang")
+    slurm_stand_in.ask("scontrol", "suspend", number(record))
+    assert until_seen(record, lambda seen: "suspended" in seen.message).state == State.RUNNING
+    record = jobs.cancel(record.job_id, 0.5)
+    assert (record.state, record.exit_code) == (State.CANCELED, 5)
+
+
 def test_slurms_warning_saves_and_another_attempt_waits(
     slurm_stand_in: SlurmCluster, write_spec: WriteSpec, site: Site
 ) -> None:

@@ -66,6 +66,7 @@ ENDED_BY_SLURM = {
     "DEADLINE": (INFRASTRUCTURE, "the job reached its deadline"),
     "OUT_OF_MEMORY": (OUT_OF_MEMORY, "the job used more memory than it had asked for"),
 }
+SUSPENDED = "SLURM has suspended it: until it is resumed it cannot save itself"
 ENDS = (*ENDED_BY_ITSELF, *ENDED_BY_SLURM, "CANCELLED")
 
 
@@ -193,7 +194,8 @@ def cancel(job: Submitted, grace_s: float) -> None:
     deadline = time.monotonic() + grace_s
     over = _is_over_within(job, 0)
     while not over and time.monotonic() < deadline:
-        ask("scancel", "--signal=USR1", slurm_id)
+        if SUSPENDED not in status(job).message:  # this scancel would not return before the job is resumed
+            ask("scancel", "--signal=USR1", slurm_id)
         over = _is_over_within(job, min(SIGNAL_INTERVAL_S, deadline - time.monotonic()))
     if not over:
         ask("scancel", "--full", "--signal=KILL", slurm_id)
@@ -242,7 +244,8 @@ def _observed(job: Submitted, slurm_id: str, job_in_slurm: SlurmJob | None) -> O
     if job_in_slurm and job_in_slurm.state in WAITS:
         return Observed(State.PENDING, None, f"{again}waits: {job_in_slurm.reason or job_in_slurm.state}")
     if job_in_slurm and job_in_slurm.state not in ENDS:
-        return Observed(State.RUNNING, None, again.removesuffix("; "))
+        suspended = SUSPENDED if job_in_slurm.state == "SUSPENDED" else ""
+        return Observed(State.RUNNING, None, f"{again}{suspended}".removesuffix("; "))
     if job_in_slurm is None:
         return vanished(job, f"it vanished: SLURM knows no job {slurm_id} of it, and it left no exit code")
     if job_in_slurm.state in ENDED_BY_ITSELF:

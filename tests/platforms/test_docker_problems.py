@@ -285,6 +285,9 @@ def test_an_end_that_cannot_be_stored_is_seen_and_keeps_its_container(
 ) -> None:
     record, limits = started("hang"), resource.getrlimit(resource.RLIMIT_FSIZE)
     until_engine_runs(record)
+    docker(docker_host, "pause", container_name(record.job_id))
+    assert jobs.observe(records.read(record.job_id)).message == "its container is paused"
+    docker(docker_host, "unpause", container_name(record.job_id))
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as on a full disk
         assert jobs.cancel(record.job_id, ENOUGH_S).state == State.CANCELED

@@ -250,7 +250,9 @@ def _poll(client: Any, job: Submitted) -> Observed:
     if container_state == "created":
         _remove(client, facts["Id"])
         return unlisted(job, "its container was created, and never started")
-    return _collect(client, job, facts) if container_state in ("exited", "dead") else Observed(State.RUNNING)
+    if container_state in ("exited", "dead"):
+        return _collect(client, job, facts)
+    return Observed(State.RUNNING, None, "" if container_state == "running" else f"its container is {container_state}")
 
 
 def _without_container(client: Any, job: Submitted) -> Observed:

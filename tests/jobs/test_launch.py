@@ -348,10 +348,10 @@ def test_a_record_is_read_once_while_it_stays_as_it_is(
     read: list[Path] = []
     read_json = files.read_json
     monkeypatch.setattr(records.files, "read_json", lambda path: (read.append(path), read_json(path))[1])
-    assert len(records.scan(records.names(record.spec_fingerprint))[0]) == 1 and len(read) <= 1
+    assert len(records.scan([record.job_id])[0]) == 1 and len(read) <= 1
     assert len(records.scan()[0]) == len(records.scan()[0]) == 51 and len(read) <= 51
     records.write(replace(record, message="another"))
-    assert records.scan(records.names(record.spec_fingerprint))[0][0].message == "another"
+    assert records.scan([record.job_id])[0][0].message == "another"
 
 
 @pytest.mark.parametrize("home", ["", "~nobody-of-this-name"])

@@ -205,8 +205,7 @@ def _internal(prog: str, bug: Exception) -> Problem:
 def print_result(result: Result, as_json: bool) -> None:
     """Print the result on stdout and its problems on stderr; with `as_json` all of it as one object on stdout. Commands
     in remedies become those of `command`."""
-    remedies = [_OUR_SCRIPT.sub(lambda match: command(match[1]), problem.remedy) for problem in result.problems]
-    problems = [replace(problem, remedy=remedy) for problem, remedy in zip(result.problems, remedies, strict=True)]
+    problems = [replace(p, remedy=_OUR_SCRIPT.sub(lambda match: command(match[1]), p.remedy)) for p in result.problems]
     result = replace(result, problems=problems)
     if as_json:
         written = redacted(json.dumps(result.as_dict(), indent=2, ensure_ascii=False, default=str))

@@ -240,8 +240,7 @@ def _same(job_spec: JobSpec, platform_name: str) -> list[JobRecord]:
         "inputs_fingerprint": job_spec.inputs_fingerprint,
         "output_dir": str(job_spec.output_dir),
     }
-    of_spec, _ = records.scan(records.names(job_spec.spec_fingerprint))
-    return [record for record in of_spec if all(getattr(record, name) == value for name, value in same.items())]
+    return [r for r in records.scan()[0] if all(getattr(r, name) == value for name, value in same.items())]
 
 
 def name_run(job_spec: JobSpec, *, new_run: bool) -> tuple[Path, str]:

@@ -96,9 +96,8 @@ def scan(job_ids: Iterable[str] | None = None) -> tuple[list[JobRecord], list[Pr
     return sorted(records, key=lambda record: (record.sequence, record.created, record.job_id), reverse=True), problems
 
 
-def names(spec_fingerprint: str = "") -> list[str]:
-    """The names of all jobs, or of those that may be of a spec, including those with unreadable records. Raises
-    FILE_REFUSED."""
+def names() -> list[str]:
+    """The names of all jobs, including those with unreadable records. Raises FILE_REFUSED."""
     try:
         entries = os.listdir(jobs_folder())
     except FileNotFoundError:
@@ -106,14 +105,8 @@ def names(spec_fingerprint: str = "") -> list[str]:
     except OSError as refused:
         message = f"it cannot be read: {refused.strerror}"
         raise FILE_REFUSED.error(jobs_folder(), message, job_store.OTHER_FOLDER) from refused
-    part = f"-{name_of(spec_fingerprint)}" if spec_fingerprint else ""
     jobs = [name for name in entries if name.endswith(".json") and not name.endswith(".exit.json")]
-    return sorted(name.removesuffix(".json") for name in jobs if part in name)
-
-
-def name_of(spec_fingerprint: str) -> str:
-    """The part of a job's name that depends on its spec."""
-    return spec_fingerprint[:6]
+    return sorted(name.removesuffix(".json") for name in jobs)
 
 
 def last_sequence() -> int:

@@ -11,12 +11,12 @@ from vidqa.core import files
 from vidqa.core.cli import refused_writes
 from vidqa.core.run_folder import RUN_SCHEMA, RunFolder
 from vidqa.jobs.platforms._base import State
-from vidqa.jobs.records import MOST_NUMBER, name_of
+from vidqa.jobs.records import MOST_NUMBER
 
 
 def new_name(fingerprint: str, used_names: set[str]) -> str:
-    """A run's name: the time and the spec's fingerprint, with a number if it is in `used_names`."""
-    first = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name_of(fingerprint)}"
+    """A run's name: the time and the beginning of the spec's fingerprint, with a number if it is in `used_names`."""
+    first = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{fingerprint[:6]}"
     name, count = first, 1
     while name in used_names:
         count += 1

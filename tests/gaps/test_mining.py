@@ -162,6 +162,23 @@ def test_clips_without_an_answer_become_a_task(tmp_path: Path) -> None:
     assert not (tmp_path / "out/control.json").exists() and (tmp_path / "out/annotate.html").is_file()
 
 
+def test_a_second_mining_in_a_folder_leaves_nothing_of_the_first(world: World) -> None:
+    answered, out = [dict(row) for row in world.rows], world.root / "out"
+    world.rows = [row | {"answer": None} for row in answered]
+    world.mine()
+    (out / "labelled.json").write_text("[]")
+    world.mine()  # the same tasks, to which the labels belong
+    world.rows = answered
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(ProblemError, match="OUTPUT_EXISTS"):
+        world.mine()
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    (out / "labelled.json").unlink()
+    world.mine()
+    left = {path.name for path in out.rglob("*") if path.is_file()}
+    assert left == {"mined.json", "mined.parquet", "mined.html", "control.json", "summary.json"}
+
+
 def test_a_control_is_drawn_also_where_what_was_mined_has_no_answers(world: World) -> None:
     for row in world.rows:
         row["answer"] = None if row["question"] == ASKED else row["answer"]

@@ -24,14 +24,16 @@ from vidqa.evaluation.thumbnails import card_frames
 from vidqa.gaps.curation.rows import Row
 from vidqa.gaps.problems import INPUT
 
-TASKS = "tasks.json"
+TASKS, PAGE, STUDIO, STUDIO_LAYOUT = "tasks.json", "annotate.html", "label_studio.json", "label_studio.xml"
+FIFTYONE, FIFTYONE_SAMPLES = "fiftyone/metadata.json", "fiftyone/samples.json"
+FILES = (TASKS, PAGE, STUDIO, STUDIO_LAYOUT, FIFTYONE, FIFTYONE_SAMPLES)
 YES_NO = re.compile(r"(yes|no|true|false)\b(\.?)", re.IGNORECASE)
 FRAMES, SHOWN = 6, 200  # frames of one clip; clips on the page, the others are in tasks.json
 MOST_BYTES = 1 << 30
 _TEXT = "fiftyone.core.fields.StringField"
 # Fields are declared because FiftyOne infers none from empty values, as in "answer". "media_type" is left out: with
 # "video", its importer requires a file of frame labels for every sample; without it, the file suffixes decide.
-FIFTYONE = {
+FIFTYONE_FIELDS = {
     "name": "to label",
     "sample_fields": {
         "filepath": _TEXT,
@@ -39,7 +41,7 @@ FIFTYONE = {
         **{name: _TEXT for name in ("sample_id", "question", "kind", "answer")},
     },
 }
-STUDIO = """<View>
+LAYOUT = """<View>
   <Video name="video" value="$media"/>
   <TextArea name="question" toName="video" value="$question" rows="1" maxSubmissions="1" placeholder="question"/>
   <TextArea name="answer" toName="video" rows="1" maxSubmissions="1" placeholder="answer"/>
@@ -90,21 +92,20 @@ def write_tasks(folder: Path, tasks: Sequence[Row]) -> None:
     write_json(folder / TASKS, list(tasks))
     shown = [{**row, **card_frames(row["media"], FRAMES)} for row in tasks[:SHOWN]]
     write_page(
-        folder / "annotate.html",
+        folder / PAGE,
         page("gaps/curation/annotate.html.j2", title="Label mined clips", tasks=shown, more=len(tasks) - len(shown)),
     )
     # Label Studio's JSON-MIN has its own numbers under "id", and adds the data fields beside them.
     named = [{"sample_id": row["id"], "question": row["question"]} for row in tasks]
     studio = [{"data": {**names, "media": row["media"]}} for row, names in zip(tasks, named, strict=True)]
-    write_json(folder / "label_studio.json", studio)
-    write_text(folder / "label_studio.xml", STUDIO)
+    write_json(folder / STUDIO, studio)
+    write_text(folder / STUDIO_LAYOUT, LAYOUT)
     samples = [
         {"filepath": row["media"], "tags": ["to label"], **names, "kind": row["kind"], "answer": None}
         for row, names in zip(tasks, named, strict=True)
     ]
-    (folder / "fiftyone").mkdir(exist_ok=True)
-    write_json(folder / "fiftyone" / "metadata.json", FIFTYONE)
-    write_json(folder / "fiftyone" / "samples.json", {"samples": samples})
+    write_json(folder / FIFTYONE, FIFTYONE_FIELDS)
+    write_json(folder / FIFTYONE_SAMPLES, {"samples": samples})
 
 
 def labelled(tasks: Path, answers: Path) -> tuple[list[Row], int]:
@@ -142,11 +143,8 @@ def _annotation(task: Task, question: str, answer: str) -> Row:
 
 def _spelled(answer: str, choices: Sequence[str]) -> str:
     """The choice equal to the answer ignoring case and a final period; else the answer."""
-
-    def plain(text: str) -> str:
-        return text.casefold().rstrip(".")
-
-    return next((choice for choice in choices if plain(choice) == plain(answer)), answer)
+    spellings = {choice.casefold().rstrip("."): choice for choice in reversed(choices)}
+    return spellings.get(answer.casefold().rstrip("."), answer)
 
 
 def read_saved(path: Path) -> Any:

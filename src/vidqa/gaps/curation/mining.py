@@ -13,16 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from vidqa.core.files import replacing, write_json
+from vidqa.core.files import remove, replacing, write_json
 from vidqa.core.pages.page import page
 from vidqa.data.load import Pair
+from vidqa.data.problems import OUTPUT_EXISTS
 from vidqa.data.record import Provenance
 from vidqa.datatools.outputs import json_list, write_page
 from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.thumbnails import card_frames
 from vidqa.gaps.curation import labels, selection
 from vidqa.gaps.curation.embeddings import Part, Table, queries_in
-from vidqa.gaps.curation.rows import MINED, Row, counted, read_columns, read_rows, written
+from vidqa.gaps.curation.rows import LABELLED, MINED, Row, counted, read_columns, read_rows, written
 from vidqa.gaps.curation.search import Candidates, nearest, pool_mean
 from vidqa.gaps.curation.selection import Chosen, Limits
 from vidqa.gaps.problems import INPUT, NOTHING_NEW
@@ -76,7 +77,8 @@ class Mined:
 
 
 def mine(request: Mining) -> Mined:
-    """Select samples and write them to `request.out`. Raises CURATION_* problems."""
+    """Select samples and write them to `request.out`, in place of an earlier mining. Raises CURATION_* problems, and
+    OUTPUT_EXISTS if a person has labelled clips there that this mining did not select."""
     pool, query = Table(request.pool), queries_in(request.query)
     pool.require_like(query)
     kpi = query.whole(TEXTS)
@@ -171,6 +173,11 @@ def _write(request: Mining, mined: Mined, control: list[Pair]) -> None:
     import pyarrow.parquet
 
     request.out.mkdir(parents=True, exist_ok=True)
+    answered, names = request.out / LABELLED, {row["id"] for row in mined.tasks}
+    if answered.is_file() and labels.read_tasks(request.out / labels.TASKS).keys() != names:
+        raise OUTPUT_EXISTS.error(answered, "it has a person's labels of clips of an earlier mining")
+    for name in (CONTROL, *labels.FILES):  # of which this mining may write none
+        remove(request.out / name, owner=request.out)
     (request.out / MINED).write_bytes(json_list(mined.annotations))
     rows = [
         {

@@ -84,6 +84,12 @@ BODIES: dict[str, tuple[Any, int, str]] = {
     "a long name": (one(**{"k" * 1_000_000: 0}), 400, "SERVE_REQUEST"),
     "an empty choice": (one(guided_choice=["yes", ""]), 400, "SERVE_REQUEST"),
     "a choice that ends the turn": (one(guided_choice=["yes", "no<|im_end|>"]), 400, "SERVE_REQUEST"),
+    "a schema that ends the turn": (one(structured_outputs={"json": {"const": "a<|im_end|>"}}), 400, "SERVE_REQUEST"),
+    "a pattern that ends the turn": (
+        one(structured_outputs={"json": {"type": "string", "pattern": r"^<\|im_end\|>$"}}),
+        400,
+        "SERVE_REQUEST",
+    ),
     "two forms": (one(guided_choice=["a"], response_format={"type": "json_object"}), 400, "SERVE_REQUEST"),
     "frames without end": (one(mm_processor_kwargs={"nframes": 10**9}), 400, "SERVE_REQUEST"),
     "frames in two ways": (one(mm_processor_kwargs={"nframes": 4, "fps": 1.0}), 400, "SERVE_REQUEST"),

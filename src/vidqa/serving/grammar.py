@@ -47,17 +47,20 @@ class Grammars:
         return [Form(matcher.deep_copy(), self, request.form_place, thinking=thinking) for _ in range(count)]
 
     def _grammar(self, request: ChatRequest) -> str | None:
-        if (choices := request.choices) is not None:
-            for text in choices:
-                if not text or any(token in text for token in self.chat.tokens.special):
-                    raise REQUEST.error(request.form_place, f"the choice {text[:80]!r} is empty or has a special token")
-            _require_short(" ".join(choices), request.form_place)
-            return str(self.guidance.LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, choices))}"))
-        if (schema := request.json_form) is None:
+        if (form := request.choices or request.json_form) is None:
             return None
-        written = json.dumps(schema)
-        _require_short(written, request.form_place)
-        if wrong := _too_complex(schema):
+        written = json.dumps(form)
+        if len(written) > LONGEST_FORM:
+            raise REQUEST.error(request.form_place, f"{len(written)} characters; at most {LONGEST_FORM} allowed")
+        unescaped = written.replace("\\", "")  # a pattern may escape the bars
+        if token := next((token for token in self.chat.tokens.special if token in unescaped), ""):
+            message = f"it has the special token {token}, which cannot be part of an answer"
+            raise REQUEST.error(request.form_place, message)
+        if isinstance(form, list):
+            if not all(form):
+                raise REQUEST.error(request.form_place, "a choice is empty")
+            return str(self.guidance.LLMatcher.grammar_from_lark(f"start: {' | '.join(map(json.dumps, form))}"))
+        if wrong := _too_complex(form):
             raise REQUEST.error(request.form_place, wrong, "Use a smaller schema.")
         try:
             return str(self.guidance.LLMatcher.grammar_from_json_schema(written, defaults=OBJECT_FORM))
@@ -94,11 +97,6 @@ class Form:
         if not mask.any():
             mask[list(chat.eos_ids)] = True
         return mask
-
-
-def _require_short(written: str, place: str) -> None:
-    if len(written) > LONGEST_FORM:
-        raise REQUEST.error(place, f"{len(written)} characters; at most {LONGEST_FORM} allowed")
 
 
 def _too_complex(schema: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ from vidqa.automl.study import open_study, study_of
 from vidqa.automl.trials import check_steps
 from vidqa.core.problem import ProblemError
 from vidqa.jobs.platforms import local
+from vidqa.preflight import gpus
 
 
 def code_of(broken: Callable[[], object]) -> str:
@@ -74,11 +75,16 @@ def test_a_goal_that_nobody_measures(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("quick_trials")
-def test_a_goal_that_the_template_does_not_measure_ends_the_study_before_other_trials(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("names", "trials"), [([], 0), (["Laptop GPU"], 0), (["unknown"], 1)])
+def test_a_goal_that_needs_a_known_gpu_is_refused_before_a_job_if_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], trials: int
+) -> None:
+    """A GPU that nvidia-smi does not name is known only to the template's training, which ends the study then."""
+    monkeypatch.setattr("vidqa.automl.goals.visible_gpus", lambda: [gpus.Gpu(name) for name in names])
     study = write_study(tmp_path, manner="well", max_concurrent=1)
     made = (study / "study.toml").read_text()
-    (study / "study.toml").write_text(made.replace('"val/avg_loss"', '"perf/mfu"'))  # there is no GPU
-    assert code_of(lambda: carry_out(study)) == "STUDY_SETTINGS" and len(history(study).trials) == 1
+    (study / "study.toml").write_text(made.replace('"val/avg_loss"', '"perf/mfu"'))
+    assert code_of(lambda: carry_out(study)) == "STUDY_SETTINGS" and len(history(study).trials) == trials
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ def parent_layer(action: str, run: Path, which: str | None) -> Layer:
         return Layer(f"{PARENT_LAYER} {run}", from_adapter(run))
     which = parent.save if which is None else which
     home = run_folder_of(run)
+    if issubclass(actions.action(action).spec_model, TrainSpec | QuantizeSpec):
+        _require_no_quantization(home)
     return Layer(f"{PARENT_LAYER} {home} ({which})", actions.resolve(parent.keys)(run, home, which))
 
 
@@ -76,6 +79,14 @@ def evaluated_model(name: str, which: str | None = None) -> dict[str, Any]:
     """The keys of `model_layer` about the model alone, for the specs of an evaluation and an embedding."""
     keys = {"model.enable_lora": False, **model_layer("evaluate", name, which).table}
     return {key: value for key, value in keys.items() if key.startswith("model.")}
+
+
+def _require_no_quantization(home: Path) -> None:
+    """Raise SPEC_PARENT_RUN for a run that quantized: its model can neither be trained nor quantized again."""
+    if isinstance(parent := _parent_spec(home), QuantizeSpec):
+        source, message = Path(parent.model.model_path), "it is a quantization; this needs unquantized weights"
+        run = f"--parent-run {source.parent.parent}" if source.parent.name == EXPORTS else f"--model {source}"
+        raise NO_RUN.error(home, message, f"name the model that it quantized: {run}")
 
 
 def view_layer(action: str, name: str) -> Layer | None:
@@ -145,11 +156,10 @@ def continued(run: Path, home: Path, which: str) -> dict[str, Any]:
 
 def _adapter_of(home: Path, which: str) -> Path | None:
     """The adapter among a run's exports; None if there is none."""
-    try:
+    with suppress(ProblemError):
         export = find_export(home, which)
-    except ProblemError:
-        return None
-    return export if is_adapter(export) else None
+        return export if is_adapter(export) else None
+    return None
 
 
 def from_adapter(adapter: Path) -> dict[str, Any]:
@@ -194,18 +204,16 @@ def exported(run: Path, home: Path, which: str) -> dict[str, Any]:
 
 
 def _spec_file(home: Path) -> Path:
-    file = home / "spec.toml"
-    if not file.is_file() and (home / "config.toml").is_file():
+    if (file := home / "spec.toml").is_file():
+        return file
+    if (home / "config.toml").is_file():
         message = "it is a run of cosmos-rl, whose checkpoints this engine does not read"
         remedy = (
             f"start from its exported weights: --override {home / 'config.toml'} --model {home}/safetensors/NAME, "
             "with a new optimizer state"
         )
         raise NO_RUN.error(home, message, remedy)
-    if not file.is_file():
-        message = "the run has no spec.toml to continue from"
-        raise NO_RUN.error(home, message, "use --override with the spec it ran with")
-    return file
+    raise NO_RUN.error(home, "the run has no spec.toml to continue from", "use --override with the spec it ran with")
 
 
 def _parent_spec(home: Path) -> Spec | None:

@@ -28,7 +28,7 @@ parser.add_argument("--public", action="store_true", help="agree that the reposi
 
 def main(options: Namespace) -> Result:
     from vidqa.core import environment
-    from vidqa.data.storage.upload import Destinations, spec_destinations, upload
+    from vidqa.jobs.upload import Destinations, spec_destinations, upload
 
     run_dir = options.run.absolute()
     if not run_dir.is_dir():

@@ -22,8 +22,8 @@ from vidqa.data.hub_card import front_matter
 from vidqa.data.load import fast_row
 from vidqa.data.sources import absolute_source, read_by
 from vidqa.data.storage.published_sets import write_annotations
-from vidqa.data.storage.upload import spec_destinations
 from vidqa.data.tables import LONGEST_CELL
+from vidqa.jobs.upload import spec_destinations
 
 TURNS = [{"role": "user", "content": "Is it open?"}, {"role": "assistant", "content": "Yes"}]
 

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from clips import decode_frames
+from huggingface_hub import ModelCard
 from in_process import one_rank
 from safetensors.torch import load_file, save_file
 from tiny_world import tiny_data, tiny_model, tiny_spec
@@ -27,6 +28,7 @@ from transformers import AutoModelForImageTextToText
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import MERGED_LORA, OF_ONE_EXPORT, RunFolder
 from vidqa.data import load_records
+from vidqa.data.hub_card import front_matter_text
 from vidqa.engine import distributed
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.pixels import resize_frames
@@ -43,6 +45,7 @@ from vidqa.spec import load
 from vidqa.spec.run_lookup import find_export
 
 CPU = torch.device("cpu")
+CARD = {"license": "apache-2.0", "base_model": ["organisation/older"], "tags": ["base"]}  # of the base
 
 
 @dataclass(frozen=True)
@@ -89,9 +92,11 @@ class Place:
 @pytest.fixture(scope="module")
 def place(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("exports")
-    base, root = tiny_model(folder), tiny_data(folder, clips=1)
+    # The base is in the hub's cache.
+    base, root = tiny_model(folder / "models--organisation--base/snapshots"), tiny_data(folder, clips=1)
     for name in OF_ONE_EXPORT:  # the base is an export, of a merged adapter
         (base / name).write_text("{}")
+    (base / "README.md").write_text(f"{front_matter_text(CARD)}\n\n# The base\n")
     spec = load(tiny_spec(folder, base, root, kind.spec), "train")
     planner = training_planner(spec, base)
     sample = planner.plan(load_records(root / "annotations.json", root))[0][0]
@@ -124,6 +129,9 @@ def test_an_export_has_the_files_of_its_format_and_none_about_its_base(place: Pl
     assert {config, f"{place.format.stem}.safetensors"} <= held
     assert held & set(OF_ONE_EXPORT) == ({MERGED_LORA} if place.format is MERGED else set())
     assert {"tokenizer.json", "tokenizer_config.json", "processor_config.json", "chat_template.jinja"} <= held
+    card = ModelCard.load(place.folder / "README.md")
+    assert card.data.to_dict() == {"license": "apache-2.0", "base_model": ["organisation/base"]}
+    assert "The base" not in card.text
     assert find_export(place.trained.exports.parent, "step_1") == place.folder
 
 

@@ -25,13 +25,13 @@ from tiny_world import engine_command, tiny_data, tiny_model, tiny_spec
 from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import RunFolder
-from vidqa.data.storage.upload import exports
 from vidqa.engine import serve
 from vidqa.engine.quantize import gate
 from vidqa.engine.quantize import run as program
 from vidqa.jobs import local_job
 from vidqa.jobs.exports import find
 from vidqa.jobs.local_job import Question, ask
+from vidqa.jobs.upload import exports
 from vidqa.planning.plan import load_sets
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.keys import with_values
@@ -103,6 +103,9 @@ def test_a_killed_run_leaves_nothing_half_published_and_the_next_one_ends(
     assert abs(facts["proof"]["loss"] - trained["trainer_loss"]) < 2
     with pytest.raises(ProblemError, match="MODEL_QUANTIZED"):  # export.py has no trained weights to hand on
         find(str(world.run))
+    for action in ("train", "grpo", "quantize"):
+        with pytest.raises(ProblemError, match=f"unquantized weights\n.*--parent-run {world.trained}"):
+            parent_layer(action, world.run, None)
     assert exports(world.run, "final") == [world.run / "safetensors/final"]
     evaluated = parent_layer("evaluate", world.run, None).table
     assert evaluated["model.model_name"] == str(world.run / "safetensors/final") and evaluated["vision.nframes"] == 4

@@ -37,7 +37,7 @@ from vidqa.jobs import records, release
 from vidqa.jobs.exports import ExportSource, find, origin_of
 from vidqa.jobs.platforms.processes import this_process
 from vidqa.jobs.records import JobRecord
-from vidqa.jobs.release import write_release
+from vidqa.jobs.release import for_the_hub, write_release
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.build import Request, build
 from vidqa.spec.models import EvaluateSpec, TrainSpec
@@ -45,7 +45,7 @@ from vidqa.spec.parent_layers import model_layer, view_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*tie_word_embeddings")
 CPU = torch.device("cpu")
-HUB = "hf_model://nvidia/Cosmos-Reason2-2B"
+BASE = "nvidia/Cosmos-Reason2-2B"
 LORA = {
     "policy.lora.r": 4,
     "policy.lora.target_modules": ["q_proj", "v_proj", "attn.qkv", "embed_tokens"],
@@ -70,6 +70,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
         write_json(run / "run.json", {"schema_version": 1, "models": {"policy.model_name_or_path": str(model)}})
         return train_here(spec, run)
 
+    card = f"---\nlicense: other\nlicense_name: nvidia-open-model-license\nbase_model: {BASE}\n---\n\n# Of the base\n"
+    (model / "README.md").write_text(card)
     return SimpleNamespace(folder=folder, model=model, root=root, lora=train("lora", LORA), full=train("full", {}))
 
 
@@ -215,7 +217,7 @@ def test_a_card_says_reinforcement_learning_its_parent_and_its_rewards(runs: Sim
     with one_rank():
         assert refine(load(run / "spec.toml", "grpo"), RunFolder(run)) == 0
     origin = origin_of(source := find(str(run)))
-    assert (origin.parent, origin.repository, origin.ancestor) == ("full, epoch_2", "", "")
+    assert (origin.parent, origin.repository, origin.ancestor) == ("full, epoch_2", "", BASE)
     text = write_release(source, tmp_path / "m", merge=True) and (tmp_path / "m/README.md").read_text()
     card = ModelCard(text)
     assert {"reinforcement-learning", "grpo"} <= set(card.data.tags)
@@ -229,12 +231,7 @@ def test_a_card_says_reinforcement_learning_its_parent_and_its_rewards(runs: Sim
         "started from | full, epoch_2",
     ):
         assert f"| {row} |" in text, row
-    assert str(tmp_path) not in text
-
-    recorded = read_object(runs.full / "run.json")
-    write_json(runs.full / "run.json", recorded | {"models": {"policy.model_name_or_path": HUB}})
-    assert origin_of(source).ancestor == HUB.partition("//")[2] and origin_of(source).license["license"]
-    write_json(runs.full / "run.json", recorded)
+    assert str(tmp_path) not in text and card.data.base_model == [BASE] and card.data.license == "other"
     assert read_object(source.export / "export.json")["spec"]["train.train_policy.type"] == "grpo"
 
 
@@ -252,6 +249,22 @@ def test_an_adapter_that_stays_one_names_its_base_as_the_hub_does(copy_of: Expor
     with pytest.raises(ProblemError) as refused:
         write_release(copy_of, tmp_path / "m", merge=True)
     assert codes(refused) == ["OUTPUT_EXISTS"] and "as it is" in refused.value.problems[0].message
+
+
+@pytest.mark.parametrize("kind", ["lora", "full"])
+def test_the_hub_gets_an_export_of_a_run_with_its_own_card_and_no_path(runs: SimpleNamespace, kind: str) -> None:
+    run: Path = getattr(runs, kind)
+    before = {path: path.read_bytes() for path in (run / "best").iterdir()}
+    with for_the_hub(run / "best", "organisation/doors") as folder:
+        data = ModelCard.load(folder / "README.md").data
+        texts = {path.name: path.read_text() for path in folder.iterdir() if path.suffix in (".md", ".json", ".jinja")}
+        assert {path.name for path in folder.iterdir()} == {path.name for path in before}
+    assert data["license_name"] == "nvidia-open-model-license"
+    assert data.library_name == ("peft" if kind == "lora" else "transformers")
+    assert "# organisation/doors" in texts["README.md"] and "Of the base" not in texts["README.md"]
+    assert not [name for name, text in texts.items() if str(runs.folder) in text]
+    assert json.loads(texts["export.json"])["made_of"]["run"] == kind
+    assert {path: path.read_bytes() for path in (run / "best").iterdir()} == before
 
 
 @pytest.mark.parametrize("there", ["file", "folder", "run"])

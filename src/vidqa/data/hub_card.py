@@ -10,6 +10,8 @@ import yaml
 
 from vidqa.core.files import open_plain
 
+CARD = "README.md"
+LICENSE_KEYS = ("license", "license_name", "license_link")
 MAX_CARD_BYTES = 1 << 20  # bytes
 FENCE = "---"
 
@@ -29,3 +31,8 @@ def front_matter(path: Path) -> dict[str, Any]:
 def front_matter_text(settings: Mapping[str, Any]) -> str:
     """Format settings as front matter, without a line break at the end."""
     return f"{FENCE}\n{yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)}{FENCE}"
+
+
+def license_keys(card: Mapping[str, Any]) -> dict[str, str]:
+    """The license in the settings of a model card; empty if they name none."""
+    return {key: card[key] for key in LICENSE_KEYS if isinstance(card.get(key), str)} if card.get("license") else {}

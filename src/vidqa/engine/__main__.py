@@ -87,7 +87,7 @@ def with_resuming(spec: Spec, run: RunFolder) -> Any:
 def run_upload(run: RunFolder) -> None:
     """Upload the run as its spec says, in a subprocess: the run stays complete if that fails. From now on SIGTERM and
     SIGUSR1 stop only the upload, which scripts/upload.py can continue."""
-    program = [sys.executable, "-P", "-m", "vidqa.data.storage.upload", str(run.path)]
+    program = [sys.executable, "-P", "-m", "vidqa.jobs.upload", str(run.path)]
     # The job runs offline, since weights are already downloaded; the upload must not.
     process = subprocess.Popen(program, env=child_environment(HF_HUB_OFFLINE="0"))
     for stop_signal in (signal.SIGTERM, signal.SIGUSR1):

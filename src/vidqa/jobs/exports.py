@@ -7,11 +7,9 @@ source = find("latest", "step_40")                      of the newest run of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +17,8 @@ from vidqa.core.cli import USAGE
 from vidqa.core.files import absolute, read_object, write_json
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import EXPORT, RunFolder
-from vidqa.data.hub_card import front_matter
-from vidqa.data.storage.hub import is_hub_name, is_snapshot, parse
+from vidqa.data.hub_card import CARD, front_matter, license_keys
+from vidqa.data.storage.hub import is_hub_name, parse, snapshot_of
 from vidqa.families import require_plain_weights
 from vidqa.families.published import license_of
 from vidqa.jobs import records
@@ -29,9 +27,6 @@ from vidqa.planning.resume_compat import same_weights, weights_hash
 from vidqa.spec import load_training
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.run_lookup import ADAPTER, EXPORTS, find_export, run_folder_of
-
-LICENSE_KEYS = ("license", "license_name", "license_link")
-MOST_PARENTS = 20  # longest chain of runs that each started from an export of the previous one
 
 
 @dataclass(frozen=True)
@@ -124,8 +119,8 @@ def _unproved(facts: dict[str, Any]) -> str:
 @dataclass(frozen=True)
 class Origin:
     """The origin of a base model. `repository` is organisation/name on the hub, "" if only the folder `name` is known;
-    `ancestor` is the model that it was trained from, by its run or its own card. `parent` names the run and the export
-    that the base model is, "" if it is none. `license` has the keys of a model card."""
+    `ancestor` is the model that it was trained from, by its card. `parent` names the run and the export that the base
+    model is, "" if it is none. `license` has the keys of a model card."""
 
     name: str
     repository: str = ""
@@ -136,49 +131,34 @@ class Origin:
 
 
 def origin_of(source: ExportSource) -> Origin:
-    """The origin of a run's base model, from run.json, the hub's cache, the base's own model card, and the runs that
-    exported it and its own bases."""
-    base, card = source.base, front_matter(source.base / "README.md")
+    """The origin of a run's base model, from run.json, the hub's cache, the base's own card and the run that made it.
+    Exports have the license and the hub's name of their base in their card, and so hand them on."""
+    base, card = source.base, front_matter(source.base / CARD)
     repository, revision = _on_hub(source)
-    before = list(islice(_before(source), MOST_PARENTS))
-    ancestor = _named(card.get("base_model")) or next((name for run in before if (name := _on_hub(run)[0])), "")
-    license = _license(card) or license_of(repository or ancestor)
-    return Origin(repository or base.name, repository, revision, ancestor, _parent(base, before), license)
+    ancestor = _named(card.get("base_model"))
+    license = license_keys(card) or license_of(repository or ancestor)
+    return Origin(repository or base.name, repository, revision, ancestor, _parent(base), license)
 
 
-def _before(source: ExportSource) -> Iterator[ExportSource]:
-    """The run that exported a run's base model, the run that exported that one's, and so on."""
-    while run := export_source(source.base):
-        source = run
-        yield run
-
-
-def _parent(base: Path, before: Sequence[ExportSource]) -> str:
+def _parent(base: Path) -> str:
     """The run and the export that a model folder is, or that export.py made it of."""
-    if before:
-        return f"{before[0].run.path.name}, {before[0].export.name}"
+    if run := export_source(base):
+        return f"{run.run.path.name}, {run.export.name}"
     made_of = read_object(base / EXPORT).get("made_of")
     return f"{made_of.get('run')}, {made_of.get('export')}" if isinstance(made_of, dict) else ""
 
 
 def _on_hub(source: ExportSource) -> tuple[str, str]:
-    """Repository and commit on the hub, from the name in the spec, or from the folder in the hub's cache."""
-    folder, models = source.base, source.run.read_run().get("models")
+    """Repository and commit on the hub, from the folder in the hub's cache, or from the name in the spec."""
+    if repository := snapshot_of(source.base):
+        return repository, source.base.name
+    models = source.run.read_run().get("models")
     written = models.get("policy.model_name_or_path") if isinstance(models, dict) else None
-    commit = folder.name if is_snapshot(folder) else ""
     if isinstance(written, str) and is_hub_name(written):
-        try:
+        with suppress(ProblemError):
             name = parse(written)
-        except ProblemError:
-            return "", ""
-        return name.repository, commit or name.revision or ""
-    if is_snapshot(folder):
-        return folder.parent.parent.name.removeprefix("models--").replace("--", "/", 1), commit
+            return name.repository, name.revision or ""
     return "", ""
-
-
-def _license(card: Mapping[str, Any]) -> dict[str, str]:
-    return {key: card[key] for key in LICENSE_KEYS if isinstance(card.get(key), str)} if card.get("license") else {}
 
 
 def _named(base: object) -> str:
@@ -186,11 +166,8 @@ def _named(base: object) -> str:
     return first if isinstance(first, str) else ""
 
 
-def point_to_hub(folder: Path, origin: Origin) -> None:
-    """Replace the base path of an adapter by its name on the hub: the folder exists on this machine only."""
-    config = read_object(folder / ADAPTER)
-    if not origin.repository or not config:
-        return
-    named = {"base_model_name_or_path": origin.repository, "revision": origin.revision or None}
-    if any(config.get(key) != value for key, value in named.items()):
-        write_json(folder / ADAPTER, {**config, **named})
+def name_base(folder: Path, name: str, revision: str = "") -> None:
+    """Replace the base path in an adapter by a name on the hub, if it is one: the path exists on this machine only."""
+    if config := read_object(folder / ADAPTER):
+        base = {"base_model_name_or_path": name, "revision": revision or None}
+        write_json(folder / ADAPTER, {**config, **base})

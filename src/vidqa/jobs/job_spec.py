@@ -208,7 +208,7 @@ def fetch_weights(job_spec: JobSpec) -> None:
     problems of hub.resolve_model."""
     for key, name in job_spec.models.items():
         folder = Path(str(value_at(job_spec.resolved, key)))
-        if hub.is_hub_name(name) and hub.is_snapshot(folder):
+        if hub.is_hub_name(name) and hub.snapshot_of(folder):
             hub.resolve_model(hub.at_commit(name, folder.name), token=environment.hf_token())
 
 
@@ -323,7 +323,7 @@ def _model_identity(name: str) -> str:
     """The identity of a model folder: names, sizes and times of its files. A hub snapshot is identified by its commit
     alone, since parts of it may be missing."""
     folder = Path(name)
-    if hub.is_snapshot(folder):
+    if hub.snapshot_of(folder):
         return repr(name)
     stats = [(path.name, path.stat()) for path in sorted(folder.glob("*")) if path.is_file()]
     return repr((name, [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]))

@@ -118,9 +118,7 @@ def card_text(
         training=_training(source, origin),
         prompt=prompt,
         fence="`" * max(3, 1 + max((len(run) for run in re.findall("`+", prompt)), default=0)),
-        sample=str(proof.get("sample_id")),
-        reloaded_loss=_loss(proof.get("reloaded_loss")),
-        trainer_loss=_loss(proof.get("trainer_loss")),
+        proof=proof,
         frames=_sampling(vision.fps, vision.nframes),
         license=_license(origin.license),
     )
@@ -246,7 +244,3 @@ def _chosen(best: Mapping[str, Any]) -> str:
     if not isinstance(value, float):
         return "the run's newest; nothing was measured during the training"
     return f"the run's best, by {best.get('metric')} {value:.4g}"
-
-
-def _loss(value: object) -> str:
-    return f"{value:.6f}" if isinstance(value, float) else "unknown"

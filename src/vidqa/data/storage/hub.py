@@ -62,9 +62,11 @@ def repo_type(name: str) -> str:
     return "dataset" if name.startswith(DATA_SET_PREFIX) else "model"
 
 
-def is_snapshot(folder: Path) -> bool:
-    """Whether a folder is one commit of a model in the hub's cache, where files never change."""
-    return folder.parent.name == "snapshots" and folder.parent.parent.name.startswith("models--")
+def snapshot_of(folder: Path) -> str:
+    """organisation/name if a folder is one commit of a model in the hub's cache, where files never change; else ""."""
+    cached = folder.parent.parent.name
+    in_cache = folder.parent.name == "snapshots" and cached.startswith("models--")
+    return cached.removeprefix("models--").replace("--", "/", 1) if in_cache else ""
 
 
 def parse(name: str) -> HubName:

@@ -46,7 +46,7 @@ parser.add_argument("--merge", action="store_true")
 
 
 def main(options: Namespace) -> Result:
-    """Write the export; `data` has the unpublished folder, format and proof. Raises problems of loading and writing."""
+    """Write the export; `data` has the unpublished folder and its proof. Raises problems of loading and writing."""
     if parent := take_parent():  # without its parent nothing would publish the result
         end_with(parent)
     spec, facts = load_training(options.run / "spec.toml"), read_object(options.export / EXPORT)
@@ -75,7 +75,7 @@ def main(options: Namespace) -> Result:
     except (MemoryError, torch.OutOfMemoryError) as full:
         remedy = "Run it where the whole model fits: on another GPU, or on a CPU with CUDA_VISIBLE_DEVICES empty."
         raise ENGINE_OUT_OF_MEMORY.error(options.out, "the whole model does not fit", remedy) from full
-    return Result({"folder": str(folder), "format": format.name, "proof": proof})
+    return Result({"folder": str(folder), "proof": proof})
 
 
 def _losses_on_bases(

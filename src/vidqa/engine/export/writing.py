@@ -20,9 +20,11 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from vidqa.core.files import remove, write_json
+from vidqa.core.files import remove, write_json, write_text
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import OF_ONE_EXPORT, RunFolder
+from vidqa.data.hub_card import CARD, front_matter, front_matter_text, license_keys
+from vidqa.data.storage.hub import snapshot_of
 from vidqa.engine.distributed import World, local_part
 from vidqa.engine.export._base import Trained
 from vidqa.engine.loading.freeze import base_name
@@ -192,13 +194,24 @@ def _write_at(handle: int, offset: int, values: torch.Tensor) -> None:
 
 
 def copy_settings(base: Path, folder: Path, capped: bool | None, without: Sequence[str] = ()) -> None:
-    """Copy config, tokenizer, chat template and processors of the base model, which may be an export. No code: plain
-    transformers needs none, and loading an export with trust_remote_code would run it. The video processor always
-    states whether frames are capped, since the default differs between versions of transformers."""
+    """Copy config, tokenizer, chat template and processors of the base model, which may be an export, and of its card
+    the license. No code: plain transformers needs none, and loading an export with trust_remote_code would run it. The
+    video processor always states whether frames are capped: the default differs between versions of transformers."""
     for path in base.iterdir():
-        if path.is_file() and _is_copied(path) and path.name not in (*OF_ONE_EXPORT, *without):
+        if path.is_file() and _is_copied(path) and path.name not in (*OF_ONE_EXPORT, CARD, *without):
             _copy_without_code(path, folder / path.name)
+    _write_origin(base, folder)
     family_of(base).write_frame_cap(folder, capped)
+
+
+def _write_origin(base: Path, folder: Path) -> None:
+    """Write the license and the origin of the model in `base` into the README.md of `folder`, whose weights were made
+    from it: everything else in a model's own card describes that model. Without either nothing is written."""
+    card = front_matter(base / CARD)
+    origin = [name] if (name := snapshot_of(base)) else card.get("base_model")
+    settings = {**license_keys(card), **({"base_model": origin} if origin else {})}
+    if settings:
+        write_text(folder / CARD, f"{front_matter_text(settings)}\n\nThe license and the origin of these weights.\n")
 
 
 def _is_copied(path: Path) -> bool:

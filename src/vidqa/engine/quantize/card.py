@@ -8,20 +8,16 @@ from typing import Any
 
 from vidqa.core.cli import size_text
 from vidqa.core.files import read_object, write_text
-from vidqa.data.hub_card import front_matter, front_matter_text
+from vidqa.data.hub_card import CARD, front_matter, front_matter_text
 
-CARD = "README.md"
 FACTS = "quantize.json"
-TAKEN_OVER = ("license", "license_name", "license_link", "base_model", "tags")  # copied from the source model's card
 
 
 def write_card(folder: Path) -> None:
     """Write the card of a folder from its quantize.json; license and base model of an existing README.md are kept."""
     facts = read_object(folder / FACTS)
     proof, sizes, gate = facts["proof"], facts["bytes"], facts.get("gate")
-    before = front_matter(folder / CARD)
-    head = {name: before[name] for name in TAKEN_OVER if name in before}
-    head |= {"library_name": "transformers", "pipeline_tag": "image-text-to-text"}
+    head = front_matter(folder / CARD) | {"library_name": "transformers", "pipeline_tag": "image-text-to-text"}
     layer = proof["largest_layer_error"]
     decoder = [name for name in facts["kept"] if not name.startswith(("lm_head", facts["tower"]))]
     rows = {

@@ -28,6 +28,7 @@ from vidqa.core.files import now, read_object, write_json
 from vidqa.core.problem import Exit, ProblemError, raise_errors
 from vidqa.core.run_folder import EXPORT, RunFolder
 from vidqa.data.problems import EMPTY
+from vidqa.data.storage.hub import snapshot_of
 from vidqa.engine.data.planned_samples import fitting, shared_plan
 from vidqa.engine.distributed import World, single_process_world
 from vidqa.engine.export.adapter import MERGED, merged_adapter
@@ -63,10 +64,8 @@ def quantize(spec: QuantizeSpec, run: RunFolder) -> int:
     raise_errors(check_with_gpus(spec, world_size()))
     require("llmcompressor", "quantize")
     run.sweep()
-    world, model_dir = (
-        single_process_world(),
-        Path(spec.model.base_model_path if spec.model.enable_lora else spec.model.model_path),
-    )
+    world = single_process_world()
+    model_dir = Path(spec.model.base_model_path if spec.model.enable_lora else spec.model.model_path)
     planner = calibration_planner(spec, model_dir)
     plan, problems = plan_quantization(model_dir, spec.quantize)
     raise_errors(problems)
@@ -205,6 +204,6 @@ def facts_of(
         "kept": sorted({family.parameter_name(name) for name in table["ignore"]}),
         "bytes": {"model": weight_bytes(source).bytes, "quantized": weight_bytes(folder).bytes},
         "versions": {**{name: version(name) for name in LIBRARIES}, "vidqa": vidqa.__version__},
-        "model": {"name": source.name, "weights": weights_hash(source)},
+        "model": {"name": snapshot_of(source) or source.name, "weights": weights_hash(source)},
         "calibration": calibration.as_dict() if calibration else None,
     }

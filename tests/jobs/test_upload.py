@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.data.hub_uploads import Hub, serving
+from tests.jobs.hub_uploads import Hub, serving
 from tests.programs import run_here
 from tests.tiny_world import run_engine, tiny_data, tiny_model, tiny_spec
 from vidqa.core import environment
 from vidqa.core.problem import Exit, ProblemError
-from vidqa.data.storage import upload as upload_module
-from vidqa.data.storage.upload import RECORD, Destinations, main, run_files, spec_destinations, upload
+from vidqa.jobs import upload as upload_module
+from vidqa.jobs.upload import UPLOADS, Destinations, main, run_files, spec_destinations, upload
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "upload.py"
 HUB = "hub:org/tuned"
@@ -83,13 +83,13 @@ def test_a_run_goes_to_a_bucket_whole_and_only_once(bucket: Any, run_dir: Path) 
     assert there == exports | {"best.json", "metrics.jsonl", "spec.toml"}
     model = (run_dir / "safetensors/step_2/model.safetensors").read_bytes()
     assert bucket.cat(f"{address}/safetensors/step_2/model.safetensors") == model
-    record = json.loads((run_dir / RECORD).read_text())["destinations"][address]
+    record = json.loads((run_dir / UPLOADS).read_text())["destinations"][address]
     sent = {each["path"]: each for each in record["files"]}["safetensors/step_2/model.safetensors"]
     assert sent["sha256"] == hashlib.sha256(model).hexdigest() and record["sent"] == 9
     again, _ = upload(run_dir, Destinations("s3://lake/outputs"), None)
     assert again[address]["sent"] == 0
     bucket.rm(f"{address}/best.json")
-    (run_dir / RECORD).write_text("[]")  # what something else wrote
+    (run_dir / UPLOADS).write_text("[]")  # what something else wrote
     (run_dir / "metrics.jsonl").write_text("{}\n{}\n")
     again, _ = upload(run_dir, Destinations("s3://lake/outputs"), None)
     assert again[address]["sent"] == 2 and bucket.cat(f"{address}/metrics.jsonl") == b"{}\n{}\n"
@@ -115,7 +115,7 @@ def test_bytes_that_change_on_their_way_are_noticed(
     monkeypatch.setattr(upload_module, "hashes", lambda path, part: ("0" * 32, "0" * 64))
     done, problems = upload(run_dir, Destinations("s3://lake/outputs"), None)
     assert set(codes(problems)) == {"STORAGE_UNREACHABLE"} and len(problems) == 9
-    assert json.loads((run_dir / RECORD).read_text())["destinations"] == json.loads(json.dumps(done))
+    assert json.loads((run_dir / UPLOADS).read_text())["destinations"] == json.loads(json.dumps(done))
 
 
 def test_the_tag_of_an_object_with_a_key_of_its_own_says_nothing(
@@ -160,7 +160,7 @@ def test_a_folder_that_is_an_export_goes_without_its_run(bucket: Any, hub: Hub, 
         assert problems == [] and [each["state"] for each in done.values()] == ["COMPLETE"] * 2
         assert hub.repos["org/tuned"]["files"] == files
     there = bucket.find("s3://lake/models/doors")
-    assert {name.rpartition("/")[2] for name in there} == set(files) and (export / RECORD).is_file()
+    assert {name.rpartition("/")[2] for name in there} == set(files) and (export / UPLOADS).is_file()
 
 
 def test_a_public_repository_gets_nothing_unless_agreed(hub: Hub, run_dir: Path) -> None:
@@ -188,7 +188,7 @@ def test_what_the_hub_refuses(hub: Hub, run_dir: Path, part: str, status: int, c
 def test_a_wrong_token_is_told_without_it(hub: Hub, run_dir: Path) -> None:
     done, problems = upload(run_dir, Destinations(hub="org/tuned"), "hf_planted_secret")
     assert codes(problems) == ["STORAGE_DENIED"] and "401" in problems[0].message
-    assert "planted" not in json.dumps(done) + (run_dir / RECORD).read_text()
+    assert "planted" not in json.dumps(done) + (run_dir / UPLOADS).read_text()
 
 
 def test_weights_that_arrive_damaged(hub: Hub, run_dir: Path) -> None:
@@ -246,7 +246,7 @@ def test_an_evaluation_has_its_results_and_no_exports(bucket: Any, tmp_path: Pat
 def test_the_end_of_a_training_uploads_what_its_spec_asks_for(bucket: Any, hub: Hub, run_dir: Path) -> None:
     asks(run_dir, upload_s3="final", s3_bucket="lake", upload_hf=True, hf_repo_name="org/tuned")
     ran = subprocess.run(
-        [sys.executable, "-m", "vidqa.data.storage.upload", run_dir],
+        [sys.executable, "-m", "vidqa.jobs.upload", run_dir],
         env={**os.environ, "HF_TOKEN": hub.token, "PYTHONPATH": str(SCRIPT.parents[1] / "src")},
         capture_output=True,
         text=True,
@@ -291,7 +291,7 @@ def test_a_real_training_uploads_at_its_end_and_does_not_fail_with_it(bucket: An
     done = run_engine("train", run_dir / "spec.toml", run_dir, env={**os.environ, "HF_HUB_OFFLINE": "1"})
     assert json.loads((run_dir / "status.json").read_text())["state"] == "COMPLETE"
     assert "STORAGE_DENIED" in done.stderr and "scripts/upload.py" in done.stderr
-    record = json.loads((run_dir / RECORD).read_text())["destinations"]
+    record = json.loads((run_dir / UPLOADS).read_text())["destinations"]
     assert {address: each["state"] for address, each in record.items()} == {
         "s3://lake/outputs/run": "COMPLETE",
         HUB: "ERROR",

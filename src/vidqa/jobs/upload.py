@@ -1,4 +1,4 @@
-"""Upload a run's files and exports, or one export, to a bucket and to the hub: python -m vidqa.data.storage.upload RUN
+"""Upload a run's files and exports, or one export, to a bucket and to the hub: python -m vidqa.jobs.upload RUN
 
 [train.ckpt] of the run's spec names the destinations. uploads.json in the run folder records uploaded files and
 failures; an upload never changes the state of the run. Safe to run again: only missing files are sent.
@@ -18,7 +18,7 @@ from typing import Any
 from vidqa.core import environment, files
 from vidqa.core.cli import NOT_AGREED, USAGE, note
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.core.run_folder import EXPORT, RunFolder
+from vidqa.core.run_folder import EXPORT, UPLOADS, RunFolder
 from vidqa.data.problems import DENIED, UNREACHABLE
 from vidqa.data.storage.hub import file_fault
 from vidqa.data.storage.s3 import (
@@ -32,12 +32,11 @@ from vidqa.data.storage.s3 import (
     parse,
     transfers,
 )
+from vidqa.jobs.release import for_the_hub
 
-RECORD = "uploads.json"
 FINAL = "final"  # name of the export of a quantization run
 PART = 64 << 20  # bytes of one part; a file below two parts is sent whole
 MOST_PARTS = 9000  # S3 allows 10,000
-BLOCK = 8 << 20
 HUB_NAME = re.compile(r"([\w.-]+/)?[\w.-]+")
 
 
@@ -86,9 +85,8 @@ def upload(run_dir: Path, to: Destinations, token: str | None) -> tuple[dict[str
     if to.hub:
         best = best_export(run_dir, chosen)
         name, public = to.hub, to.public
-        places[f"hub:{name}"] = lambda: upload_export(
-            best, name, f"Export {best.name} of {run_dir.name}", token=token, public=public, without=RECORD
-        )
+        message = f"Export {best.name} of {run_dir.name}"
+        places[f"hub:{name}"] = lambda: upload_export(best, name, message, token=token, public=public)
     done: dict[str, Any] = {}
     problems: list[Problem] = []
     for place, send_to in places.items():  # after a failure of one, the next is still tried
@@ -109,9 +107,7 @@ def exports(run_dir: Path, which: str) -> list[Path]:
         return [run_dir]
     run = RunFolder(run_dir)
     folders = [*run.complete(run.exports, EXPORT), *(path.parent for path in run.exports.glob(f"{FINAL}/{EXPORT}"))]
-    if which == "all" or len(folders) < 2:
-        return folders
-    return [path for path in folders if path in (best_export(run_dir, folders), folders[-1])]
+    return [path for path in folders if which == "all" or path in (best_export(run_dir, folders), folders[-1])]
 
 
 def best_export(run_dir: Path, among: list[Path]) -> Path:
@@ -124,7 +120,7 @@ def run_files(run_dir: Path, chosen: list[Path]) -> list[Path]:
     """The files for a bucket: those of the run folder itself (spec, metrics, results, log ...), and the exports.
     Checkpoints are left out: they are three times the size, and only needed to resume the run."""
     own = [
-        path for path in run_dir.iterdir() if path.is_file() and not path.name.startswith(".") and path.name != RECORD
+        path for path in run_dir.iterdir() if path.is_file() and not path.name.startswith(".") and path.name != UPLOADS
     ]
     inside = [path for folder in chosen if folder != run_dir for path in folder.rglob("*") if path.is_file()]
     return sorted(own) + sorted(inside)
@@ -132,7 +128,7 @@ def run_files(run_dir: Path, chosen: list[Path]) -> list[Path]:
 
 def _write_record(run_dir: Path, done: dict[str, Any]) -> None:
     """Add to the record of earlier uploads. On a full disk only the record is lost, not the upload."""
-    path = run_dir / RECORD
+    path = run_dir / UPLOADS
     before = files.read_object(path).get("destinations")
     before = before if isinstance(before, dict) else {}
     try:
@@ -141,17 +137,15 @@ def _write_record(run_dir: Path, done: dict[str, Any]) -> None:
         note(f"{path} cannot be written: {failed}")
 
 
-def upload_export(
-    folder: Path, name: str, message: str, *, token: str | None, public: bool, without: str
-) -> dict[str, Any]:
-    """Commit the files of an export, except `without`, to the repository organisation/name, or to a name in the token's
-    own namespace; it is created if necessary. Returns {"repository", "commit", "export", "files", "bytes"}.
+def upload_export(export: Path, name: str, message: str, *, token: str | None, public: bool) -> dict[str, Any]:
+    """Commit the files of an export, with a model card, to the repository organisation/name, or to a name in the
+    token's own namespace; it is created if necessary. Returns {"repository", "commit", "export", "files", "bytes"}.
 
     Files that the hub already has are not sent again. Raises NOT_AGREED, STORAGE_DENIED,
     STORAGE_UNREACHABLE.
     """
     import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError, HTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
     api = huggingface_hub.HfApi(endpoint=environment.hf_endpoint(), token=token)
     huggingface_hub.utils.disable_progress_bars()
@@ -159,52 +153,41 @@ def upload_export(
         name = str(api.create_repo(name, private=not public, exist_ok=True).repo_id)
         if not public and not api.model_info(name).private:
             raise NOT_AGREED.error(name, "the repository is public", "make it private, name another, or add --public")
-        commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, ignore_patterns=[without])
-        own_files = _files(folder, without)
-        damaged = _differences(api, name, str(commit.oid), folder, own_files)
-    except OfflineModeIsEnabled as offline:
-        raise UNREACHABLE.error(
-            name, "HF_HUB_OFFLINE forbids asking the hub", "unset it and run this again"
-        ) from offline
+        with for_the_hub(export, name) as folder:
+            commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
+            sizes = {path: path.stat().st_size for path in sorted(folder.iterdir())}
+            damaged = _differences(api, name, str(commit.oid), list(sizes))
     except HfHubHTTPError as answer:
         remedy = "set HF_TOKEN to a token that may write there, and run: python scripts/upload.py RUN"
-        raise DENIED.error(name, _short(answer, token), remedy) from answer
+        raise DENIED.error(name, _short(answer), remedy) from answer
     except (HTTPError, OSError) as away:
-        raise UNREACHABLE.error(name, f"{type(away).__name__}: {_short(away, token)}") from away
+        raise UNREACHABLE.error(name, f"{type(away).__name__}: {_short(away)}") from away
     except ValueError as refused:  # an invalid repository name
-        raise DENIED.error(name, _short(refused, token), "correct the name") from refused
+        raise DENIED.error(name, _short(refused), "correct the name") from refused
     if damaged:
-        raise UNREACHABLE.error(name, f"differs from {folder}: {', '.join(damaged[:10])}")
-    sizes = [path.stat().st_size for path in own_files]
+        raise UNREACHABLE.error(name, f"differs from {export}: {', '.join(damaged[:10])}")
     return {
         "repository": name,
         "commit": str(commit.oid),
-        "export": folder.name,
+        "export": export.name,
         "files": len(sizes),
-        "bytes": sum(sizes),
+        "bytes": sum(sizes.values()),
     }
 
 
-def _files(folder: Path, without: str) -> list[Path]:
-    files = (path for path in folder.rglob("*") if path.is_file() and path.relative_to(folder).as_posix() != without)
-    return sorted(path for path in files if ".cache" not in path.parts)
-
-
-def _differences(api: Any, name: str, commit: str, folder: Path, files: Sequence[Path]) -> list[str]:
-    """The files of the folder whose content differs from the hub's commit."""
+def _differences(api: Any, name: str, commit: str, files: Sequence[Path]) -> list[str]:
+    """The names of files whose content differs from the hub's commit."""
     there = {entry.path: entry for entry in api.list_repo_tree(name, recursive=True, revision=commit)}
-    names = {path.relative_to(folder).as_posix(): path for path in files}
     return [
-        name
-        for name, path in names.items()
-        if (entry := there.get(name)) is None
-        or file_fault(path, entry.size, entry.lfs and entry.lfs.sha256, entry.blob_id)
+        path.name
+        for path in files
+        if (entry := there.get(path.name)) is None
+        or file_fault(path.resolve(), entry.size, entry.lfs and entry.lfs.sha256, entry.blob_id)
     ]
 
 
-def _short(failed: BaseException, token: str | None) -> str:
-    text = " ".join(str(failed).split())[:300]
-    return text.replace(token, "<HF_TOKEN>") if token else text
+def _short(failed: BaseException) -> str:
+    return environment.redacted(" ".join(str(failed).split()))[:300]
 
 
 def send(address: str, root: Path, paths: Sequence[Path]) -> dict[str, Any]:
@@ -255,18 +238,12 @@ def hashes(path: Path, part: int) -> tuple[str, str]:
 
     Source: S3's multipart ETag is the MD5 of the parts' MD5s, a dash, and their number; of a single part it is the MD5.
     """
-    sha256, parts, size = hashlib.sha256(), [], path.stat().st_size
-    whole = hashlib.md5(usedforsecurity=False)
+    sha256, whole, parts, size = hashlib.sha256(), hashlib.md5(usedforsecurity=False), [], path.stat().st_size
     with path.open("rb") as file:
-        while True:
-            of_part, left = hashlib.md5(usedforsecurity=False), part
-            while left and (block := file.read(min(BLOCK, left))):
-                left -= len(block)
-                for digest in (sha256, whole, of_part):
-                    digest.update(block)
-            if left == part:
-                break
-            parts.append(of_part.digest())
+        while data := file.read(part):
+            sha256.update(data)
+            whole.update(data)
+            parts.append(hashlib.md5(data, usedforsecurity=False).digest())
     if size < min(5 << 30, 2 * part):  # s3fs sends such a file in one part
         return whole.hexdigest(), sha256.hexdigest()
     return f"{hashlib.md5(b''.join(parts), usedforsecurity=False).hexdigest()}-{len(parts)}", sha256.hexdigest()

@@ -89,10 +89,10 @@ def test_a_launcher_that_died_before_submitting_leaves_an_error(over_at_once: No
     assert (seen.state, seen.message, seen.failure["class"]) == (State.ERROR, LAUNCHER_ENDED, "infrastructure")
     (problem,) = jobs.problems_of(seen)
     assert problem.remedy.startswith("start it again: ") and "retry gone" in problem.remedy
-    records.write(replace(reused, job_id="begun"))
+    records.write(replace(reused, job_id="begun", launcher=replace(me, boot="an earlier one")))
     Path(gone.run_dir, "status.json").unlink()
     reused.log.write_text("a line of an engine")
-    assert "vanished" in jobs.observe(records.read("begun")).message
+    assert jobs.observe(records.read("begun")).message.endswith("without an exit code: the machine has restarted")
 
 
 def test_a_launcher_that_ends_while_we_look_has_started_its_job(

@@ -268,10 +268,13 @@ def test_a_report_with_other_values_is_none(spec: Path, changes: dict[str, objec
     assert found(spec) is None
 
 
-def test_a_folder_that_cannot_be_written_keeps_no_launch_from_looking(spec: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_keeps_no_launch_from_looking(
+    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state/preflight").touch()
     assert ready(preflight(spec, "local"))
+    assert "the report cannot be stored" in capsys.readouterr().err
     assert (
         launch_gate.ready(load_job_spec("train", spec, fetch=True), spec, "local", Resources(), fetch=True).preflight
         == "without decoding"

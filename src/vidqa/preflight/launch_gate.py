@@ -119,14 +119,16 @@ def key_of(
 
 def store(key: ReportKey, report: CachedReport, plan: Plan | None = None) -> None:
     """Write the report over an earlier one of the same inputs, and the plan of the run beside it. A failure to write is
-    no error: the launch checks again, and the engine plans again."""
+    only noted: the launch checks again, and the engine plans again."""
     content = {"schema_version": SCHEMA_VERSION, "created": now(), "report": asdict(report), "media": key.media}
-    with suppress(OSError):
+    try:
         write_json(key.path, content, indent=None)
         if plan and key.plan:
             with suppress(UnicodeEncodeError):
                 plan_cache.write(key.path.with_suffix(PLAN), plan_cache.encode(plan, key.plan, key.media))
         _remove_oldest()
+    except OSError as unwritten:
+        note(f"the report cannot be stored, so a launch checks all of this again: {unwritten}")
 
 
 def load(path: Path) -> CachedReport | None:

@@ -156,7 +156,9 @@ def status(job: Submitted) -> Observed:
         return Observed(State.PENDING if job.state == State.PENDING else State.RUNNING)
     if launching:
         return Observed(State.PENDING)
-    return _ended(job) or unlisted(job, "the process vanished without an exit code")  # it may have ended meanwhile
+    restarted = ": the machine has restarted" * (job.launcher.boot != this_process().boot)
+    # It may have ended meanwhile.
+    return _ended(job) or unlisted(job, f"the process vanished without an exit code{restarted}")
 
 
 def _supervisor_of(job: Submitted) -> ProcessIdentity | None:

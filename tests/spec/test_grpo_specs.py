@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from vidqa.core.cli import command
 from vidqa.core.problem import ProblemError
 from vidqa.planning.resume_compat import spec_changes, spec_facts
 from vidqa.spec import DataFacts, Layer, check_with_data, dump, load, resolve
@@ -140,16 +141,16 @@ def test_it_is_not_written_for_the_container_of_cosmos_rl() -> None:
 
 
 def test_an_adapter_as_parent_is_refused_with_the_command_that_merges_it(tmp_path: Path) -> None:
-    export = tmp_path / "run/safetensors/step_1"
+    export = tmp_path / "a run/safetensors/step_1"
     export.mkdir(parents=True)
     (export / "adapter_config.json").write_text("{}")
     (export / "adapter_model.safetensors").write_bytes(b"")
-    (tmp_path / "run/best.json").write_text('{"name": "step_1", "step": 1}')
+    (tmp_path / "a run/best.json").write_text('{"name": "step_1", "step": 1}')
     with pytest.raises(ProblemError) as refused:
-        build(Request("grpo", parent_run=tmp_path / "run", sets=(f"custom.train_dataset.annotation_path={tmp_path}",)))
+        build(Request("grpo", parent_run=tmp_path / "a run", sets=("custom.train_dataset.annotation_path=/data",)))
     (problem,) = refused.value.problems
     assert problem.code == "SPEC_MODEL"
-    assert f"python scripts/export.py {tmp_path / 'run'} --merge --out FOLDER" in problem.remedy
+    assert command("export", tmp_path / "a run", "--merge", "--out", "FOLDER") in problem.remedy
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vidqa.core.cli import USAGE
+from vidqa.core.cli import USAGE, command
 from vidqa.core.files import annotations_in_folder
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.data.load import Pair, load_pairs, read_pairs
@@ -133,9 +133,9 @@ def require_media_files(source: Source, written: str | Path) -> None:
     """Raise DATATOOLS_FORMAT for a set, called `written`, whose tables hold the media: their copies in the cache may
     be emptied, so that a file written to last must not name them."""
     if source.media.in_tables:
-        out = "--to llava --out DATA/annotations.json"
-        remedy = f"python scripts/convert_dataset.py --in {written} {out} writes them to files; use that set"
-        raise FORMAT.error(source.path, "its media are in the table, not in separate files", remedy)
+        convert = command("convert_dataset", "--in", written, "--to", "llava", "--out", "DATA/annotations.json")
+        message, remedy = "its media are in the table, not in separate files", f"{convert} writes files; use that set"
+        raise FORMAT.error(source.path, message, remedy)
 
 
 def with_media_files(one: Imported, folder: Path) -> tuple[Imported, dict[Path, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from vidqa.core import actions
 from vidqa.core.actions.train import held_out
+from vidqa.core.cli import command
 from vidqa.core.files import absolute, read_object
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import EXPORT
@@ -179,7 +180,7 @@ def refined(run: Path, home: Path, which: str) -> dict[str, Any]:
     settings and prompt. Raises SPEC_MODEL for an adapter, whose base model would become the reference."""
     export = find_export(run, which)
     if (export / ADAPTER).is_file():
-        remedy = f"merge it first: python scripts/export.py {home} --merge --out FOLDER, then --model FOLDER"
+        remedy = f"merge it first: {command('export', home, '--merge', '--out', 'FOLDER')}, then --model FOLDER"
         raise MODEL.error(export, "the run trained an adapter", remedy)
     return trained_view(export) | {"policy.model_name_or_path": str(export.absolute())}
 

@@ -178,6 +178,9 @@ def test_more_processes_than_gpus(
         launch("train", write_spec("complete", processes=3), "local")
     assert "PLATFORM_TOO_FEW_GPUS" in [p.code for p in raised.value.problems]
     assert raised.value.exit_code == Exit.ENVIRONMENT and not list(state.rglob("*.json"))
+    for devices, count in (("2,0", 0), ("1,2", 1)):  # there is no GPU 2: CUDA reads on no further
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+        assert dry_run("train", write_spec("complete"), "local")[0].gpus == count
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert dry_run("train", write_spec("complete", processes=2), "local")[0].gpus == 2
 

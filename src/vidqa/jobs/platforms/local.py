@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +63,10 @@ FOUND_S = 60.0  # seconds for a new process to appear in /proc
 
 
 def gpu_count() -> int:
-    """The number of NVIDIA GPUs visible to a job that is started here."""
-    present = len(_installed_gpus())
-    allowed = environment.visible_gpus()
-    return present if allowed is None else min(present, len(allowed))
+    """The number of NVIDIA GPUs visible to a job that starts here: for CUDA, those before the first invalid name."""
+    present, names = len(_installed_gpus()), environment.visible_gpus()
+    valid = takewhile(lambda name: not name.isdigit() or int(name) < present, names or ())
+    return present if names is None else min(present, len(list(valid)))
 
 
 def cpu_count() -> int:

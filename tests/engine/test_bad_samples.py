@@ -13,8 +13,10 @@ from tiny_world import tiny_data, tiny_model, tiny_spec
 
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import QUARANTINE, RunFolder
-from vidqa.engine.data.planned_samples import BadSamples
+from vidqa.engine.data.planned_samples import BadSamples, prepare_training
 from vidqa.engine.distributed import Context, single_process_world
+from vidqa.planning.samples import training_planner
+from vidqa.spec import load
 from vidqa.video.problems import MEDIA_UNREADABLE, VIDEO_DECODE_TIMEOUT
 
 LATE, BROKEN = (code.at("a.mp4", "not decoded") for code in (VIDEO_DECODE_TIMEOUT, MEDIA_UNREADABLE))
@@ -44,6 +46,23 @@ def test_a_validation_that_measures_nothing_is_no_loss_of_nan(tmp_path: Path) ->
     with pytest.raises(ProblemError, match="DATA_EMPTY at validation"):
         train_here(spec, tmp_path / "run")
     assert (tmp_path / "run/quarantine.json").exists()
+
+
+@pytest.mark.parametrize("on_bad_sample", ["fail", "quarantine"])
+def test_a_sample_without_a_trained_token_is_no_silent_loss(tmp_path: Path, on_bad_sample: str) -> None:
+    """It fails the run as it fails preflight, or is named."""
+    model, root = tiny_model(tmp_path), tiny_data(tmp_path, clips=0, images=0, texts=4)
+    rows = json.loads((root / "annotations.json").read_text())
+    rows[2]["conversations"][1]["loss"] = False
+    (root / "annotations.json").write_text(json.dumps(rows))
+    spec = load(tiny_spec(tmp_path, model, root, {"engine.on_bad_sample": on_bad_sample}), "train")
+    run, planner = RunFolder(tmp_path), training_planner(spec, model)
+    if on_bad_sample == "fail":
+        with pytest.raises(ProblemError, match=r"SAMPLE_ANSWERS at .*r2"):
+            prepare_training(spec, planner, single_process_world(), run)
+    else:
+        assert len(prepare_training(spec, planner, single_process_world(), run).train) == 3
+        assert ["r2" in problem.where for problem in run.read_problems(QUARANTINE)] == [True]
 
 
 def test_a_video_that_came_late_on_some_ranks_of_a_context_ends_the_run(tmp_path: Path) -> None:

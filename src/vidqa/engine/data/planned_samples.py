@@ -55,10 +55,8 @@ def prepare_training(spec: TrainSpec, planner: Planner, world: World, run: RunFo
         if problem.severity == "error":
             raise ProblemError([problem])
         world.note(problem.message)
-    chosen, problems = fitting(spec, plan.sets["train"])
+    chosen, problems = fitting(spec, plan.sets["train"], trained=True)
     held, more = fitting(spec, plan.sets["validation"]) if "validation" in plan.sets else ([], [])
-    problems += without_labels(chosen)
-    chosen = usable(chosen, _longest(spec), trained=True)
     if not chosen:
         raise EMPTY.error(spec.custom.train_dataset.annotation_path, "no training sample is usable", CHECK_LOG)
     world.on_main(lambda: leave_out(problems + more, run))
@@ -136,20 +134,17 @@ def _encoded_plan(spec: Spec, planner: Planner, place: Path) -> Any:
     return encoded
 
 
-def fitting(spec: Spec, planned: PlannedSet) -> tuple[Sequence[Sample], list[Problem]]:
-    """The samples of a set that are short enough, and the problems of the others. Raises all problems if on_bad_sample
-    is "fail"."""
-    longest = _longest(spec)
-    problems = [*planned.problems, *(sample.too_long(longest) for sample in too_long(planned.samples, longest))]
-    if problems and not leaves_out_bad_samples(spec):
-        raise ProblemError(problems)
-    return usable(planned.samples, longest, trained=False), problems
-
-
-def _longest(spec: Spec) -> int:
+def fitting(spec: Spec, planned: PlannedSet, *, trained: bool = False) -> tuple[Sequence[Sample], list[Problem]]:
+    """The samples of a set that are short enough and, if `trained`, have a trained token; and the problems of the
+    others. Raises all problems if on_bad_sample is "fail"."""
     sampling = action_for(spec).sampling
     assert sampling
-    return sampling.longest(spec)
+    longest = sampling.longest(spec)
+    problems = [*planned.problems, *(sample.too_long(longest) for sample in too_long(planned.samples, longest))]
+    problems += without_labels(planned.samples) if trained else []
+    if problems and not leaves_out_bad_samples(spec):
+        raise ProblemError(problems)
+    return usable(planned.samples, longest, trained=trained), problems
 
 
 def write_plan(run: RunFolder, prepared: Prepared, facts: dict[str, Any]) -> None:

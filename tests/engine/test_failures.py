@@ -9,14 +9,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import forked
 import pytest
 import torch
 from clips import write_clip
 from in_process import train_here
 from safetensors.torch import load_file, save_file
-from tiny_world import losses, run_engine, tiny_data, tiny_model, tiny_spec
+from tiny_world import engine_command, losses, run_engine, tiny_data, tiny_model, tiny_spec
 
 from vidqa.core.problem import Exit, ProblemError
+from vidqa.core.run_folder import RunFolder
 from vidqa.engine.export import load_export
 
 
@@ -44,16 +46,19 @@ def attempt(
 
 
 def test_a_loss_that_explodes_ends_the_run_and_keeps_the_checkpoint(world: SimpleNamespace, tmp_path: Path) -> None:
-    over = {"train.optm_lr": 1e30, "train.optm_grad_norm_clip": 0.0, "train.optm_warmup_steps": 3}
+    """The last one whose weights have a finite loss: the update of a step with a finite loss may destroy them."""
     saved = {"train.ckpt.save_freq": 1, "train.ckpt.save_freq_in_epoch": 0, "train.epoch": 3, "train.ckpt.max_keep": -1}
-    end = attempt(world, tmp_path, {**over, **saved, "train.ckpt.export_safetensors": False}, ranks=1)
+    saved |= {"train.ckpt.export_safetensors": False}
+    train_here(tiny_spec(tmp_path, world.model, world.root, {**saved, "train.max_num_steps": 1}), tmp_path / "run")
+    over = {"train.optm_lr": 1e30, "train.optm_grad_norm_clip": 0.0, "train.resume": True}
+    end = attempt(world, tmp_path, {**over, **saved})
     assert end.codes == ["ENGINE_NOT_FINITE"] and end.exit_code == Exit.JOB_FAILED
     assert (end.status["state"], end.status["exit_code"]) == ("ERROR", Exit.JOB_FAILED)
     assert end.status["step"] == len(losses(end.run)) > 0 and end.status["total_steps"] > end.status["step"]
     assert "Traceback" not in end.log
     page = (end.run / "report.html").read_text()
     assert "ERROR · step" in page and "ENGINE_NOT_FINITE" in page and 'aria-label="Loss"' in page
-    assert all((folder / "trainer.json").exists() for folder in (end.run / "checkpoints").iterdir())
+    assert [folder.name for folder in (end.run / "checkpoints").iterdir()] == ["step_1"]
 
 
 @pytest.fixture
@@ -73,6 +78,19 @@ def test_a_disk_that_fills_up_while_training_ends_the_run(world: SimpleNamespace
     end = attempt(world, small_disk, saved)
     assert end.codes == ["ENGINE_SAVE_FAILED"] and end.status["state"] == "ERROR" and "Traceback" not in end.log
     assert "MB of the disk are free" in end.log
+
+
+def test_a_save_that_fails_on_one_rank_ends_the_run_at_the_next_step(world: SimpleNamespace, tmp_path: Path) -> None:
+    """The other rank waits for it in its own save."""
+    saved = {"train.ckpt.save_freq": 3, "train.ckpt.save_freq_in_epoch": 0, "train.train_batch_per_replica": 1}
+    spec = tiny_spec(tmp_path, world.model, world.root, {**saved, "policy.parallelism.dp_shard_size": 2})
+    command = engine_command("train", spec, tmp_path / "run", 2)
+    at = command.index("vidqa.engine")
+    command[at - 1 : at + 1] = [str(Path(__file__).with_name("failed_copy.py"))]
+    done, run = forked.run(command, timeout=180), RunFolder(tmp_path / "run")
+    assert [(p.code, p.message) for p in run.read_problems()] == [("ENGINE_SAVE_FAILED", "no memory on rank 1")]
+    assert done.returncode == Exit.JOB_FAILED and "Traceback" not in done.stderr
+    assert run.read_status()["step"] < 6 and not list(run.checkpoints.glob("step_*"))
 
 
 def test_weights_that_are_not_finite_are_not_exported(world: SimpleNamespace, tmp_path: Path) -> None:

@@ -22,15 +22,17 @@ from torch.distributed.tensor import DTensor
 from vidqa.core.cli import note
 from vidqa.engine.distributed import World, local_part
 from vidqa.engine.memory import host_memory_like, use_device
+from vidqa.engine.problems import ENGINE_SAVE_FAILED
 from vidqa.engine.torch_private import dtensor_like
 
 SETTLE_S = 120.0
 SWITCH_S = 0.0005
+WITHOUT_SNAPSHOT = 'Give the job more host memory, or set train.ckpt.save_mode = "sync".'
 
 
 class Background:
-    """A background thread that runs the same jobs in the same order on every rank. The error of a job is raised on all
-    ranks, in `poll`, `start` or `finish`."""
+    """A background thread that runs the same jobs in the same order on every rank. The error of a job is raised in
+    `poll`, `start` or `finish`."""
 
     def __init__(self, world: World) -> None:
         self.front = world
@@ -45,9 +47,12 @@ class Background:
         self._job = self._thread.submit(_politely, job)
 
     def poll(self) -> None:
-        """Raise the error of a job that has ended on every rank; cheap enough for every step."""
-        if self._job and all(self.front.gather(self._job.done())):
-            self.finish()
+        """Raise the error of a job that has failed on some rank, for which the others wait in theirs, or has ended on
+        every rank; cheap enough for every step."""
+        if job := self._job:
+            states = self.front.gather("running" if not job.done() else "failed" if job.exception() else "done")
+            if "failed" in states or "running" not in states:
+                self.finish()
 
     def finish(self) -> None:
         """Wait for the running job."""
@@ -87,16 +92,17 @@ class PinnedSnapshot:
         self._launched.set()
 
     def reserve(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Allocate memory for the `tensors` that have none yet."""
+        """Allocate memory for the `tensors` that have none yet. Raises ENGINE_SAVE_FAILED."""
         waiting = {name: local_part(tensor) for name, tensor in tensors.items() if name not in self._slots}
         try:
-            slots = host_memory_like(waiting, pinned=self.pinned)
+            self._slots.update(host_memory_like(waiting, pinned=self.pinned))
         except RuntimeError as refused:
+            reason = str(refused).splitlines()[0]
             if not self.pinned:
-                raise
-            note(f"host memory cannot be pinned, so steps wait for checkpoints: {str(refused).splitlines()[0]}")
-            self.pinned, slots = False, host_memory_like(waiting, pinned=False)
-        self._slots.update(slots)
+                raise ENGINE_SAVE_FAILED.error("host memory", reason, WITHOUT_SNAPSHOT) from refused
+            note(f"host memory cannot be pinned, so steps wait for checkpoints: {reason}")
+            self.pinned = False
+            self.reserve(tensors)
 
     def announce(self) -> None:
         """Announce, in the training thread, that another thread will call `copy` with the tensors' present values."""

@@ -90,9 +90,8 @@ class Saver:
             self.background.poll()
             self._prepare(model, optimizer)
             return
-        loss = self._trainer_loss(model) if exports else None
-        if loss is not None:
-            require_finite(loss, f"the weights after step {step + 1}")
+        loss = self._trainer_loss(model)  # the step's own loss is that of the weights before the update
+        require_finite(loss or 0.0, f"the weights after step {step + 1}")
         self._prepare(model, optimizer)
         self.background.finish()
         live = training_state(model, optimizer) if checkpoints else run_weights(model)

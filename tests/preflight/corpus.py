@@ -908,11 +908,11 @@ def machine(case: Case, gpu: str, cuda: str, count: int = 2) -> None:
     """A machine with GPUs, as far as nvidia-smi can tell: a program of that name that answers like the real one."""
     folder = case.folder / "bin"
     folder.mkdir()
-    listed = "".join(f"{number}, GPU-{number}, {gpu}\n" for number in range(count))
+    listed = "".join(f"{number}, {gpu}\n" for number in range(count))
+    named = "".join(f"GPU {number}: {gpu.partition(',')[0]} (UUID: GPU-{number})\n" for number in range(count))
     program = folder / "nvidia-smi"
-    program.write_text(
-        f"#!/bin/sh\nif [ $# -gt 0 ]; then printf '{listed}'; else echo '| CUDA Version: {cuda} |'; fi\n"
-    )
+    answers = f"-L) printf '{named}';; '') echo '| CUDA Version: {cuda} |';; *) printf '{listed}'"
+    program.write_text(f"#!/bin/sh\ncase $1 in {answers}; esac\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     case.patch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     case.patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

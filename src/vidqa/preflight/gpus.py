@@ -18,7 +18,7 @@ from vidqa.core import environment, files
 from vidqa.jobs.platforms import local
 from vidqa.planning.budget import speed
 
-QUERY = "index,uuid,name,memory.total,compute_cap,driver_version"
+QUERY = "index,name,memory.total,compute_cap,driver_version"
 LIMIT_S = 20.0
 TORCH_LIMIT_S = 120.0  # importing torch from a cold disk
 ASK_TORCH = "import json, torch; print(json.dumps([torch.version.cuda, torch.cuda.get_arch_list()]))"
@@ -80,18 +80,14 @@ def visible_gpus() -> list[Gpu]:
     listed = _output_of("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits")
     if listed is None:
         return [Gpu("unknown")] * local.gpu_count()
-    rows = [[cell.strip() for cell in row] for row in csv.reader(listed.splitlines()) if len(row) == 6]
-    allowed = environment.visible_gpus()
-    return [_gpu(row) for row in rows if allowed is None or any(_is_named(row, name) for name in allowed)]
-
-
-def _is_named(row: Sequence[str], name: str) -> bool:
-    index, uuid = row[:2]
-    return name == index or (len(name) > 4 and uuid.startswith(name))
+    rows = [[cell.strip() for cell in row] for row in csv.reader(listed.splitlines()) if len(row) == 5]
+    names = environment.visible_gpus()
+    allowed = names and local.gpu_indices(names)
+    return [_gpu(row) for row in rows if allowed is None or row[0] in allowed]
 
 
 def _gpu(row: Sequence[str]) -> Gpu:
-    _, _, name, mebibytes, capability, driver = row
+    _, name, mebibytes, capability, driver = row
     memory_gb = round(float(mebibytes) / 1024, 1) if re.fullmatch(r"[\d.]+", mebibytes) else None
     arch = "sm_" + capability.replace(".", "") if re.fullmatch(r"\d+\.\d", capability) else None
     return Gpu(name, memory_gb, arch, driver)

@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -202,9 +202,7 @@ def make_target(template: JobRecord, damage: Damage, number: int) -> Target:
     if damage.platform == "local" or not over:
         here = {"host": template.launcher.host, "boot": template.launcher.boot}
         record = replace(record, launcher=replace(record.launcher, **here))
-    target = Target(
-        job_store.record_file(name), job_store.exit_file(name), run, json.loads(json.dumps(record.as_dict()))
-    )
+    target = Target(job_store.record_file(name), job_store.exit_file(name), run, json.loads(json.dumps(asdict(record))))
     target.write()
     if EXITS[damage.platform]:
         target.exit.write_text(json.dumps(EXITS[damage.platform]))

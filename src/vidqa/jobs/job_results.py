@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +134,7 @@ def of_job(record: JobRecord) -> Result:
         verbs.append("retry")
     shown = results_of(record)
     continued = {"continued_by": later.job_id} if later else {}
-    data = {**record.as_dict(), "progress": record.run.read_status(), **continued, **shown.facts}
+    data = {**asdict(record), "progress": record.run.read_status(), **continued, **shown.facts}
     commands = [command("jobs", verb, record.job_id) for verb in verbs]
     commands += [command("jobs", "status", later.job_id)] if later else []
     if record.preflight == SKIPPED and record.state != State.COMPLETE:
@@ -157,7 +157,7 @@ def of_listing(listed: list[JobRecord], problems: list[Problem]) -> Result:
         lines.append(f"and {len(listed) - len(shown)} older ones, in {jobs_folder()}")
     lines += [f"{job_id}  its record cannot be read" for job_id in broken[:MOST_LISTED]]
     data = {
-        "jobs": [record.as_dict() for record in shown],
+        "jobs": [asdict(record) for record in shown],
         "count": len(listed),
         "unreadable": broken[:MOST_LISTED],
         "folder": str(jobs_folder()),

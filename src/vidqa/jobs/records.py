@@ -60,9 +60,6 @@ class JobRecord(Submitted):
     spans: tuple[tuple[str, str], ...] = ()
     schema_version: int = SCHEMA_VERSION
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
     def is_of(self, folder: Path) -> bool:
         """Whether it was launched from this folder; records of an earlier version have only the spec and the output
         folder."""
@@ -73,7 +70,7 @@ class JobRecord(Submitted):
 
 def write(record: JobRecord) -> JobRecord:
     stamped = replace(record, updated=files.now())
-    job_store.write(record_file(record.job_id), stamped.as_dict())
+    job_store.write(record_file(record.job_id), asdict(stamped))
     return stamped
 
 

@@ -328,11 +328,6 @@ def _remove(client: Any, container: str) -> None:
         client.remove_container(container, force=True, v=True)
 
 
-def visible_gpus(settings: DockerSite) -> int | None:
-    """GPUs of the daemon's machine; None (unknown) for a remote one."""
-    return local.gpu_count() if is_local() else None
-
-
 DOCKER = Platform(
     name="docker",
     check=check,
@@ -340,7 +335,7 @@ DOCKER = Platform(
     submit=submit,
     status=status,
     cancel=cancel,
-    visible_gpus=visible_gpus,
+    visible_gpus=lambda settings: local.gpu_count() if is_local() else None,  # unknown of another machine
     needs_image=lambda settings: True,
     pin_image=pin_image,
     settings=DockerSite,

@@ -342,6 +342,21 @@ def test_two_launches_at_one_time_start_one_job(stand_in: None, write_spec: Writ
     assert jobs.cancel(job_id, ENOUGH_S).state == State.CANCELED
 
 
+def test_a_run_folder_that_another_launch_creates_meanwhile_is_not_shared(
+    over_at_once: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has another state folder, as on another machine, and so no common lock."""
+
+    def render(job: Job) -> Rendered:
+        job.run_dir.mkdir(parents=True)
+        return local.render(job)
+
+    monkeypatch.setattr(local, "LOCAL", replace(local.LOCAL, render=render))
+    with pytest.raises(ProblemError, match=r"BUSY at .*/runs/"):
+        launch("train", write_spec("complete"), "local")
+    assert records.scan() == ([], [])
+
+
 def test_a_record_is_read_once_while_it_stays_as_it_is(
     over_at_once: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from vidqa.core import files
 from vidqa.core.cli import refused_writes
+from vidqa.core.locks import BUSY
 from vidqa.core.run_folder import RUN_SCHEMA, RunFolder
 from vidqa.jobs.platforms._base import State
 from vidqa.jobs.records import MOST_NUMBER
@@ -59,13 +60,16 @@ def producing_run(model: Path) -> str | None:
 def prepare(run_dir: Path, texts: dict[str, str], facts: dict[str, Any], job_id: str) -> None:
     """Write the files `texts`, run.json and a PENDING status.json; remove the problems of an earlier job in it.
 
-    Raises ENV_FILE_REFUSED.
+    Raises ENV_FILE_REFUSED, and BUSY if another launch has created the folder of a new run meanwhile.
     """
     run = RunFolder(run_dir).read_run() or {"schema_version": RUN_SCHEMA, "created": files.now(), **facts}
     run["jobs"] = [*run.get("jobs", []), job_id]
     run["preflight"] = facts["preflight"]  # of the newest job
     with refused_writes(run_dir):
-        run_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            run_dir.mkdir(parents=True, exist_ok=run_dir.name != job_id)
+        except FileExistsError as exists:  # launches with another state folder, in the same second, do not see this one
+            raise BUSY.error(run_dir, "another launch has just created it", "run the same command again") from exists
         for name, text in texts.items():
             files.write_text(run_dir / name, text)
         files.write_json(run_dir / "run.json", run)

@@ -237,7 +237,7 @@ def test_the_scripts_skip_it(spec: Path, media: Path) -> None:
     assert (code, codes(result)) == (0, set())
 
 
-DAMAGED = ["", "{", "[]", "null", '{"schema_version": 1}', "[" * 100_000, "\0" * 200, '{"schema_version": 2}', "\ud800"]
+DAMAGED = ["", "{", "[]", "null", "{}", "[" * 100_000, "\0" * 200, '{"report": 2}', "\ud800"]
 
 
 @pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))

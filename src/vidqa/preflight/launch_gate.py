@@ -34,7 +34,6 @@ from vidqa.planning.plan import Plan
 from vidqa.planning.plan_cache import Identity
 from vidqa.planning.samples import Planner
 
-SCHEMA_VERSION = 1
 UNREADABLE = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.ValidationError)
 PLAN = ".msgpack"
 NO_REPORT = (
@@ -120,7 +119,7 @@ def key_of(
 def store(key: ReportKey, report: CachedReport, plan: Plan | None = None) -> None:
     """Write the report over an earlier one of the same inputs, and the plan of the run beside it. A failure to write is
     only noted: the launch checks again, and the engine plans again."""
-    content = {"schema_version": SCHEMA_VERSION, "created": now(), "report": asdict(report), "media": key.media}
+    content = {"created": now(), "report": asdict(report), "media": key.media}
     try:
         write_json(key.path, content, indent=None)
         if plan and key.plan:
@@ -135,9 +134,7 @@ def load(path: Path) -> CachedReport | None:
     """The report in a file; None if it is missing, unreadable or stale."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        report = (
-            msgspec.convert(content["report"], CachedReport) if content["schema_version"] == SCHEMA_VERSION else None
-        )
+        report = msgspec.convert(content["report"], CachedReport)
         before = {path: identity and tuple(identity) for path, identity in content["media"].items()}
         unchanged = plan_cache.file_identities(list(before)) == before
     except UNREADABLE:

@@ -17,7 +17,7 @@ import pytest
 from tests.jobs.jobs_script import ask
 from tests.platforms.conftest import ENOUGH_S, until_engine_runs
 from vidqa.core import files
-from vidqa.core.cli import command
+from vidqa.core.cli import SKILL_ROOT, command
 from vidqa.core.environment import jobs_folder
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.jobs import records, runs
@@ -38,6 +38,16 @@ def ended(spec: Path, **options: bool) -> JobRecord:
 
 def codes(said: dict[str, Any]) -> list[str]:
     return [problem["code"] for problem in said["problems"]]
+
+
+def test_a_working_folder_that_was_deleted_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    (problem,) = ask("status")["problems"]
+    assert (problem["code"], problem["where"]) == ("ENV_FILE_REFUSED", "the working folder")
+    (problem,) = ask("list", "x")["problems"]
+    assert str(SKILL_ROOT / "scripts/jobs.py") in problem["remedy"]
 
 
 def test_a_run_folder_names_its_job(over_at_once: None, write_spec: WriteSpec) -> None:

@@ -72,7 +72,8 @@ NOT_AGREED = Code(
     Exit.REFUSED,
 )
 
-_OUR_SCRIPT = re.compile(r"(?<![\w/.-])python scripts/(\w+)\.py")
+# A command or file of ours in a remedy.
+_OURS = re.compile(r"(?<![\w/.-])(?:python scripts/(\w+)\.py|docker/build\.sh|references/\w+\.\w+)")
 # Characters that a terminal interprets instead of displaying: control characters and changes of text direction.
 _TERMINAL_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -190,6 +191,8 @@ def refused_writes(where: object, remedy: str | None = None) -> Iterator[None]:
 
 def _refused_by_system(prog: str, error: Exception) -> Problem | None:
     """The problem of a file that the system refuses to write or read, or of a full disk; None for other errors."""
+    if isinstance(error, FileNotFoundError) and not error.filename:
+        return FILE_REFUSED.at("the working folder", "it was deleted", "change to a folder that exists")
     if not isinstance(error, OSError) or error.errno not in REFUSED_BY_SYSTEM:
         return None
     return FILE_REFUSED.at(error.filename or prog, error.strerror or str(error))
@@ -204,9 +207,8 @@ def _internal(prog: str, bug: Exception) -> Problem:
 
 def print_result(result: Result, as_json: bool) -> None:
     """Print the result on stdout and its problems on stderr; with `as_json` all of it as one object on stdout. Commands
-    in remedies become those of `command`."""
-    problems = [replace(p, remedy=_OUR_SCRIPT.sub(lambda match: command(match[1]), p.remedy)) for p in result.problems]
-    result = replace(result, problems=problems)
+    and files in remedies become those of the current folder."""
+    result = replace(result, problems=[replace(p, remedy=_OURS.sub(_from_here, p.remedy)) for p in result.problems])
     if as_json:
         written = redacted(json.dumps(result.as_dict(), indent=2, ensure_ascii=False, default=str))
         # These characters occur only inside strings, where JSON allows \u escapes.
@@ -268,7 +270,14 @@ def _safe_text(text: str) -> str:
 
 def command(script: str, *words: object) -> str:
     """A shell command that runs one of our scripts from the current folder with the current Python."""
-    path = SKILL_ROOT / "scripts" / f"{script}.py"
-    here = Path.cwd()
-    shown = path.relative_to(here) if path.is_relative_to(here) else path
-    return shlex.join([sys.executable, str(shown), *map(str, words)])
+    return shlex.join([sys.executable, _path(f"scripts/{script}.py"), *map(str, words)])
+
+
+def _from_here(ours: re.Match[str]) -> str:
+    return command(ours[1]) if ours[1] else shlex.quote(_path(ours[0]))
+
+
+def _path(name: str) -> str:
+    """The path of a file of this repository, relative to the current folder if that is the repository."""
+    path = SKILL_ROOT / name
+    return name if os.path.exists(name) and os.path.samefile(name, path) else str(path)

@@ -118,7 +118,7 @@ def place(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plac
         trained = Trained(run.exports, base, spec.policy.lora, torch.float32, parameters, own)
         if kind.format is MERGED:
             adapter = ADAPTER.write(replace(trained, exports=folder / "adapters"), "step_1", world)
-            trained = merged_adapter(run.exports, base, spec.policy.lora, adapter, torch.float32, None)
+            trained = merged_adapter(run.exports, base, adapter, torch.float32, None)
         export = run.publish(kind.format.write(trained, "step_1", world))
         yield Place(kind.format, trained, world, export, planner, sample, frames, loss)
 

@@ -131,8 +131,8 @@ def test_stock_peft_has_the_trainers_loss_merged_or_not(trained: SimpleNamespace
 
 def test_a_merged_export_has_the_weights_that_stock_peft_merges(trained: SimpleNamespace, tmp_path: Path) -> None:
     """Also of a head that was the embeddings, which then is one of its own, and of layers that are no linear ones."""
-    spec, model = load(trained.spec, "train"), trained.world.model
-    whole = merged_adapter(tmp_path, model, spec.policy.lora, trained.adapter, torch.float32, None)
+    model = trained.world.model
+    whole = merged_adapter(tmp_path, model, trained.adapter, torch.float32, None)
     export = MERGED.write(whole, "whole", single_process_world())
     MERGED.check(export, model)
     ours, theirs = load_file(export / "model.safetensors"), merged(trained, trained.adapter).state_dict()

@@ -26,6 +26,7 @@ from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import RunFolder
 from vidqa.engine import serve
+from vidqa.engine.distributed import single_process_world
 from vidqa.engine.quantize import gate
 from vidqa.engine.quantize import run as program
 from vidqa.jobs import local_job
@@ -129,6 +130,14 @@ def served_answer(folder: Path, data: Path, item: dict[str, Any], place: Path) -
         (choice,) = client.post("/v1/chat/completions", json=body).json()["choices"]
     answer: str = choice["message"]["content"]
     return answer
+
+
+def test_an_adapter_outside_of_its_run_is_merged_as_in_it(world: SimpleNamespace, tmp_path: Path) -> None:
+    adapter = shutil.copytree(next((world.trained / "safetensors").glob("*_*")), tmp_path / "adapter")
+    spec = with_values(load(world.spec, "quantize"), {"model.model_path": str(adapter)})
+    folder = program.source_folder(spec, RunFolder(tmp_path), single_process_world())
+    for name in ("merged.json", "model.safetensors", "processor_config.json"):
+        assert (folder / name).read_bytes() == (world.run / "merged" / name).read_bytes(), name
 
 
 def test_answers_of_all_programs_are_those_of_the_evaluation(

@@ -109,7 +109,7 @@ def test_a_merged_export_answers_as_native_does(world: World, tmp_path: Path) ->
     adapter = ADAPTER.write(
         Trained(tmp_path, world.folder, spec.policy.lora, torch.float32, own, own), "lora", single_process_world()
     )
-    merged = merged_adapter(tmp_path, world.folder, spec.policy.lora, adapter, torch.float32, None)
+    merged = merged_adapter(tmp_path, world.folder, adapter, torch.float32, None)
     export = MERGED.write(merged, "merged", single_process_world())
     expected = native_answers(export, torch.float32, world)
     assert any(list(expected[request.id].token_ids) != world.expected(request) for request in world.prompts)

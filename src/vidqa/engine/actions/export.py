@@ -59,7 +59,7 @@ def main(options: Namespace) -> Result:
         if options.merge:
             note(f"merging {options.export.name} into {base.name}")
             capped = spec.custom.vision.cap_pixels_per_frame
-            merged = merged_adapter(options.out.parent, base, spec.policy.lora, options.export, dtype, capped)
+            merged = merged_adapter(options.out.parent, base, options.export, dtype, capped)
             format, folder = MERGED, MERGED.write(merged, options.out.name, world)
             del merged  # free memory for reloading the export
             if precision := base_precision(options.export):

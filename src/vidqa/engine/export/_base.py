@@ -17,8 +17,9 @@ from vidqa.engine.distributed import World
 class Trained:
     """The source of an export into a folder of `exports`: a model trained from the model folder `base`. Of the model's
     `parameters` only names and placement are used: `own` holds the values that the run trained, on any device; other
-    values are the base model's. `lora` is the spec's table, None for a full fine-tune. `capped` is the spec's
-    cap_pixels_per_frame; None keeps the base model's setting. `precision` is that of the quantized base of adapters."""
+    values are the base model's. `lora` is the spec's table, or of a merged adapter its values; None for a full
+    fine-tune. `capped` is the spec's cap_pixels_per_frame; None keeps the base model's setting. `precision` is that of
+    the quantized base of adapters."""
 
     exports: Path
     base: Path

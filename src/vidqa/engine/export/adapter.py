@@ -23,6 +23,7 @@ from vidqa.engine.model.quantized_base import round_layers
 from vidqa.families._base import read_json
 from vidqa.families.problems import MODEL_BROKEN
 from vidqa.planning.adapters import CONFIG, PRECISION, adapter_name, base_precision, check_adapter
+from vidqa.spec.adapter_keys import FIELDS, read_config
 
 if TYPE_CHECKING:
     from peft import PeftModel  # with bitsandbytes beside it, importing it takes seconds
@@ -122,15 +123,16 @@ def _untie(model: Any) -> None:
 ADAPTER = ExportFormat("adapter", STEM, _write, _check, _load)
 
 
-def merged_adapter(exports: Path, base: Path, lora: Any, adapter: Path, dtype: torch.dtype, capped: Any) -> Trained:
-    """The source for an export into `exports` of the adapter in the folder `adapter`, trained with the spec's table
-    `lora` from the folder `base`. Holds the whole model in host memory. An adapter of a quantized base is merged into
-    the unquantized one, in float32. Raises as `ADAPTER.load` does."""
+def merged_adapter(exports: Path, base: Path, adapter: Path, dtype: torch.dtype, capped: Any) -> Trained:
+    """The source for an export into `exports` of the adapter in the folder `adapter`, trained from the folder `base`.
+    Holds the whole model in host memory. An adapter of a quantized base is merged into the unquantized one, in float32.
+    Raises as `ADAPTER.load` does."""
     if base_precision(adapter):
         model = merge_in_float32(load_adapted(adapter, base, dtype))
     else:
         model = ADAPTER.load(adapter, base, dtype, torch.device("cpu"))
-    parameters = dict(model.named_parameters())
+    config, parameters = read_config(adapter), dict(model.named_parameters())
+    lora = {key: config.get(name) for key, name in FIELDS.items()}
     return Trained(exports, base, lora, dtype, parameters, parameters, capped)
 
 
@@ -141,7 +143,7 @@ def _write_merged(trained: Trained, name: str, world: World) -> Path:
     untied = "lm_head.weight" in trained.parameters and bool(read_json(trained.base, "config.json").get(TIED))
     if untied:
         _untie_settings(folder)
-    write_json(folder / MERGED_LORA, {"schema_version": 1, "lora": trained.lora.model_dump(), "head_untied": untied})
+    write_json(folder / MERGED_LORA, {"schema_version": 1, "lora": trained.lora, "head_untied": untied})
     return folder
 
 

@@ -47,10 +47,9 @@ from vidqa.planning.plan import usable
 from vidqa.planning.quantization import QuantizationPlan, fused_group, group_of, plan_quantization
 from vidqa.planning.resume_compat import weights_hash
 from vidqa.planning.samples import Planner, calibration_planner
-from vidqa.spec import check_with_gpus, load
+from vidqa.spec import check_with_gpus
 from vidqa.spec.models import QuantizeSpec
-from vidqa.spec.parent_layers import view_of
-from vidqa.spec.problems import MODEL
+from vidqa.spec.parent_layers import trained_view, view_of
 from vidqa.spec.quantize_tables import method_of, needs_calibration
 
 NAME = "final"  # of the run's export, which --parent-run looks for
@@ -153,20 +152,14 @@ def calibration_of(spec: QuantizeSpec, planner: Planner, world: World, run: RunF
 
 def source_folder(spec: QuantizeSpec, run: RunFolder, world: World) -> Path:
     """The folder of whole weights to quantize: the model's own, or <run>/merged, written as by export.py --merge.
-    Raises MODEL_QUANTIZED, SPEC_MODEL."""
+    Raises MODEL_QUANTIZED, MODEL_BROKEN."""
     export_dir = Path(spec.model.model_path)
     if not spec.model.enable_lora:
         return export_dir
-    base, trained_by = Path(spec.model.base_model_path), export_dir.parent.parent / "spec.toml"
+    base, capped = Path(spec.model.base_model_path), trained_view(export_dir).get("custom.vision.cap_pixels_per_frame")
     require_plain_weights(base, "an adapter is merged into")
-    if not trained_by.is_file():
-        message = f"this adapter is not in a training run: there is no {trained_by}"
-        raise MODEL.error(export_dir, message, "give RUN/safetensors/NAME of its run, or merge it first")
-    recorded = read_object(trained_by.with_name("run.json")).get("action", "train")
-    trained: Any = load(trained_by, recorded)
     note(f"merging {export_dir} into {base}")
-    capped, dtype = trained.custom.vision.cap_pixels_per_frame, torch.bfloat16
-    merged = merged_adapter(run.path, base, trained.policy.lora, export_dir, dtype, capped)
+    merged = merged_adapter(run.path, base, export_dir, torch.bfloat16, capped)
     unpublished = MERGED.write(merged, "merged", world)
     MERGED.check(unpublished, base)
     return RunFolder.publish(unpublished)

@@ -98,6 +98,7 @@ def test_a_killed_run_leaves_nothing_half_published_and_the_next_one_ends(
     assert not unfinished.exists() and facts["proof"]["largest_difference"] == 0
     assert facts["gate"]["passed"] and facts["gate"]["comparison"]["whole"]["n"] > 0
     assert "% after" in (world.run / "best/README.md").read_text()
+    assert str(world.folder) not in (world.run / "best/quantize.json").read_text()
     # The adapter's run gave model, frames and records; it was merged before.
     assert (world.run / "merged/merged.json").is_file() and facts["model"]["name"] == "merged"
     trained = json.loads(next((world.trained / "safetensors").glob("*/export.json")).read_text())

@@ -38,6 +38,7 @@ from vidqa.jobs.exports import ExportSource, find, origin_of
 from vidqa.jobs.platforms.processes import this_process
 from vidqa.jobs.records import JobRecord
 from vidqa.jobs.release import for_the_hub, write_release
+from vidqa.planning.resume_compat import weights_hash
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.build import Request, build
 from vidqa.spec.models import EvaluateSpec, TrainSpec
@@ -263,7 +264,8 @@ def test_the_hub_gets_an_export_of_a_run_with_its_own_card_and_no_path(runs: Sim
     assert data.library_name == ("peft" if kind == "lora" else "transformers")
     assert "# organisation/doors" in texts["README.md"] and "Of the base" not in texts["README.md"]
     assert not [name for name, text in texts.items() if str(runs.folder) in text]
-    assert json.loads(texts["export.json"])["made_of"]["run"] == kind
+    facts = json.loads(texts["export.json"])
+    assert facts["made_of"]["run"] == kind and facts["weights"]["base_model"] == weights_hash(runs.model)
     assert {path: path.read_bytes() for path in (run / "best").iterdir()} == before
 
 

@@ -83,7 +83,8 @@ def _facts(source: ExportSource, *, merge: bool) -> dict[str, Any]:
     """The export.json for others. Of the spec it has what decides the model's input: paths are private."""
     identity = {"run": source.run.path.name, "export": source.export.name, "sha256": source.sha256, "merged": merge}
     step, view = source.facts.get("step", 0), view_of(source.spec)
-    return {"schema_version": 1, "step": step, "made_of": identity, "spec": view}
+    facts = {"schema_version": 1, "step": step, "made_of": identity, "spec": view}
+    return facts if merge else {**facts, "weights": source.facts.get("weights", {})}  # of an adapter's base, too
 
 
 def _require_free(out: Path, there: Any, identity: dict[str, Any]) -> None:

@@ -141,8 +141,7 @@ def upload_export(export: Path, name: str, message: str, *, token: str | None, p
     """Commit the files of an export, with a model card, to the repository organisation/name, or to a name in the
     token's own namespace; it is created if necessary. Returns {"repository", "commit", "export", "files", "bytes"}.
 
-    Files that the hub already has are not sent again. Raises NOT_AGREED, STORAGE_DENIED,
-    STORAGE_UNREACHABLE.
+    Files that the hub already has are not sent again. Raises NOT_AGREED, STORAGE_DENIED, STORAGE_UNREACHABLE.
     """
     import huggingface_hub
     from huggingface_hub.errors import HfHubHTTPError, HTTPError

@@ -67,8 +67,7 @@ def pass_gate(
         accuracies = {"before": whole.before, "after": whole.after}
         tries.append({"kept": list(groups), "bytes": size, **accuracies, "passed": not gate.failed})
         sentence = f"{100 * whole.before:.1f} % before, {100 * whole.after:.1f} % after; {gate.lines[0]}"
-        places = {"before": f"evaluations/{before.name}", "after": f"evaluations/{after.name}"}  # paths are private
-        compared = {**comparison.as_dict(), **places}
+        compared = comparison.as_dict() | {"before": f"evaluations/{before.name}", "after": f"evaluations/{after.name}"}
         facts: dict[str, Any] = {"gate": {**gate.as_dict(), "sentence": sentence, "comparison": compared}}
         facts |= {"tries": tries} if spec.quantize.search else {}
         for folder in (run.path, quantized):

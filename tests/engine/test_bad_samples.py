@@ -15,8 +15,9 @@ from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import QUARANTINE, RunFolder
 from vidqa.engine.data.planned_samples import BadSamples, prepare_training
 from vidqa.engine.distributed import Context, single_process_world
-from vidqa.planning.samples import training_planner
-from vidqa.spec import load
+from vidqa.engine.quantize.run import calibration_of
+from vidqa.planning.samples import calibration_planner, training_planner
+from vidqa.spec import Layer, load, resolve
 from vidqa.video.problems import MEDIA_UNREADABLE, VIDEO_DECODE_TIMEOUT
 
 LATE, BROKEN = (code.at("a.mp4", "not decoded") for code in (VIDEO_DECODE_TIMEOUT, MEDIA_UNREADABLE))
@@ -48,21 +49,37 @@ def test_a_validation_that_measures_nothing_is_no_loss_of_nan(tmp_path: Path) ->
     assert (tmp_path / "run/quarantine.json").exists()
 
 
-@pytest.mark.parametrize("on_bad_sample", ["fail", "quarantine"])
-def test_a_sample_without_a_trained_token_is_no_silent_loss(tmp_path: Path, on_bad_sample: str) -> None:
-    """It fails the run as it fails preflight, or is named."""
+def test_samples_that_fail_before_the_run_fail_it_or_are_named(tmp_path: Path) -> None:
+    """One without a trained token, one without its video; and all of them if none is left."""
     model, root = tiny_model(tmp_path), tiny_data(tmp_path, clips=0, images=0, texts=4)
     rows = json.loads((root / "annotations.json").read_text())
     rows[2]["conversations"][1]["loss"] = False
+    rows[3] |= {"video": "gone.mp4"}
+
+    def named(rows: list[dict], on_bad_sample: str) -> list[str]:
+        (root / "annotations.json").write_text(json.dumps(rows))
+        spec = load(tiny_spec(tmp_path, model, root, {"engine.on_bad_sample": on_bad_sample}), "train")
+        run, planner = RunFolder(tmp_path / f"{on_bad_sample}{len(rows)}"), training_planner(spec, model)
+        run.path.mkdir()
+        try:
+            prepared = prepare_training(spec, planner, single_process_world(), run)
+            assert len(prepared.train) == 2
+        except ProblemError as failed:
+            return [problem.code for problem in failed.problems] + [p.where for p in run.read_problems(QUARANTINE)]
+        return [problem.where for problem in run.read_problems(QUARANTINE)]
+
+    assert named(rows[:3], "fail") == ["SAMPLE_ANSWERS"]
+    named_rows = named(rows, "quarantine")
+    assert sorted("r2" in where for where in named_rows) == [False, True]
+    code, *named_rows = named(rows[2:], "quarantine")
+    assert code == "DATA_EMPTY" and len(named_rows) == 2
+
+    asked = {"dataset.annotation_path": root / "annotations.json", "dataset.media_dir": root, "model.model_path": model}
+    table = {key: str(path) for key, path in asked.items()} | {"engine.on_bad_sample": "quarantine"}
     (root / "annotations.json").write_text(json.dumps(rows))
-    spec = load(tiny_spec(tmp_path, model, root, {"engine.on_bad_sample": on_bad_sample}), "train")
-    run, planner = RunFolder(tmp_path), training_planner(spec, model)
-    if on_bad_sample == "fail":
-        with pytest.raises(ProblemError, match=r"SAMPLE_ANSWERS at .*r2"):
-            prepare_training(spec, planner, single_process_world(), run)
-    else:
-        assert len(prepare_training(spec, planner, single_process_world(), run).train) == 3
-        assert ["r2" in problem.where for problem in run.read_problems(QUARANTINE)] == [True]
+    spec, run = resolve("quantize", [Layer("test", table)]).spec, RunFolder(tmp_path)
+    assert len(calibration_of(spec, calibration_planner(spec, model), single_process_world(), run).samples) == 2
+    assert ["gone.mp4" in problem.message for problem in run.read_problems(QUARANTINE)] == [True]
 
 
 def test_a_video_that_came_late_on_some_ranks_of_a_context_ends_the_run(tmp_path: Path) -> None:

@@ -55,26 +55,26 @@ def prepare_training(spec: TrainSpec, planner: Planner, world: World, run: RunFo
         if problem.severity == "error":
             raise ProblemError([problem])
         world.note(problem.message)
-    chosen, problems = fitting(spec, plan.sets["train"], trained=True)
-    held, more = fitting(spec, plan.sets["validation"]) if "validation" in plan.sets else ([], [])
-    if not chosen:
-        raise EMPTY.error(spec.custom.train_dataset.annotation_path, "no training sample is usable", CHECK_LOG)
-    world.on_main(lambda: leave_out(problems + more, run))
-    return Prepared(chosen, held, plan.data_fingerprint)
+    return _prepared(spec, plan, world, run, trained=True)
 
 
 def prepare_questions(spec: GrpoSpec, planner: Planner, world: World, run: RunFolder) -> Prepared:
     """The questions of a GrpoSpec. Raises the problems of bad samples if they fail the run, and the problems of
     reference answers that no completion can match."""
-    plan = shared_plan(spec, planner, world, run)
-    chosen, problems = fitting(spec, plan.sets["train"])
-    held, more = fitting(spec, plan.sets["validation"]) if "validation" in plan.sets else ([], [])
-    if not chosen:
-        raise EMPTY.error(spec.custom.train_dataset.annotation_path, "no question is usable", CHECK_LOG)
+    prepared = _prepared(spec, shared_plan(spec, planner, world, run), world, run, trained=False)
     rewards = spec.train.train_policy.reward_function
-    records = [sample.record for sample in chosen]
+    records = [sample.record for sample in prepared.train]
     raise_errors(question_problems(records, rewards, balanced=spec.engine.balance == "label"))
+    return prepared
+
+
+def _prepared(spec: TrainSpec, plan: Plan, world: World, run: RunFolder, *, trained: bool) -> Prepared:
+    """The usable samples of both sets. Raises the problems of bad samples if they fail the run, and DATA_EMPTY."""
+    chosen, problems = fitting(spec, plan.sets["train"], trained=trained)
+    held, more = fitting(spec, plan.sets["validation"]) if "validation" in plan.sets else ([], [])
     world.on_main(lambda: leave_out(problems + more, run))
+    if not chosen:
+        raise EMPTY.error(spec.custom.train_dataset.annotation_path, "no training sample is usable", CHECK_LOG)
     return Prepared(chosen, held, plan.data_fingerprint)
 
 
@@ -90,9 +90,9 @@ def prepare_evaluation(
     """All records to evaluate, the usable samples, and the problems of the others. Raises like `prepare_training`."""
     planned = shared_plan(spec, planner, world, run).sets["evaluation"]
     samples, problems = fitting(spec, planned)
+    world.on_main(lambda: leave_out(problems, run))
     if not samples:
         raise EMPTY.error(spec.dataset.annotation_path, "no sample can be evaluated", CHECK_LOG)
-    world.on_main(lambda: leave_out(problems, run))
     return planned.records, samples, problems
 
 

@@ -29,7 +29,7 @@ from vidqa.core.problem import Exit, ProblemError, raise_errors
 from vidqa.core.run_folder import EXPORT, RunFolder
 from vidqa.data.problems import EMPTY
 from vidqa.data.storage.hub import snapshot_of
-from vidqa.engine.data.planned_samples import fitting, shared_plan
+from vidqa.engine.data.planned_samples import fitting, leave_out, shared_plan
 from vidqa.engine.distributed import World, single_process_world
 from vidqa.engine.export.adapter import MERGED, merged_adapter
 from vidqa.engine.export.weights import load_weights
@@ -143,7 +143,8 @@ class Quantization:
 def calibration_of(spec: QuantizeSpec, planner: Planner, world: World, run: RunFolder) -> Calibration:
     """The samples for calibration and proof."""
     planned = shared_plan(spec, planner, world, run)
-    samples, _ = fitting(spec, planned.sets["calibration"])
+    samples, problems = fitting(spec, planned.sets["calibration"])
+    world.on_main(lambda: leave_out(problems, run))
     learned = usable(samples, spec.quantize.max_sequence_length, trained=True)
     if not learned:
         raise EMPTY.error(spec.dataset.annotation_path, "no sample has trained answer tokens", CHECK_LOG)

@@ -24,7 +24,7 @@ import torch
 from clips import undecodable, write_clip
 from in_process import events, one_rank
 from rl_world import UNCHANGED, require_unchanged, rl_here, rl_model, rl_spec
-from tiny_world import engine_command, run_engine
+from tiny_world import engine_command, run_engine, tiny_data
 
 from vidqa.core.pages.page import image_url
 from vidqa.core.pages.training import report
@@ -382,6 +382,20 @@ def test_a_bad_validation_sample_ends_a_run_or_is_left_out(
         questions = len(json.loads((root / "annotations.json").read_text()))
         assert events(rl_here(spec, run), "val/questions") == {0: questions - 2, 1: questions - 2}
         assert (run / "quarantine.json").exists()
+
+
+@pytest.mark.parametrize("part", ["rollouts", "validation"])
+def test_a_run_without_any_question_that_can_be_decoded_ends(
+    one_world: tuple[Path, Path], tmp_path: Path, part: str
+) -> None:
+    root = tiny_data(tmp_path, clips=1, images=0, texts=0)
+    clip = root / "videos/0.mp4"
+    clip.write_bytes(undecodable(write_clip(clip, frames=64, fps=8, height=64)))
+    over = {"engine.on_bad_sample": "quarantine", "train.train_batch_per_replica": 4}
+    over |= validated_on(root) if part == "validation" else {}
+    spec = rl_spec(tmp_path, one_world if part == "validation" else (one_world[0], root), over)
+    with pytest.raises(ProblemError, match=f"DATA_EMPTY at {part}"):
+        rl_here(spec, tmp_path / "run")
 
 
 def test_a_step_that_learns_nothing_hears_a_signal(

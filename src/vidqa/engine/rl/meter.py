@@ -13,7 +13,9 @@ import numpy as np
 import torch
 
 from vidqa.core.metric_names import ACCURACY, COUNTS, PHASES, REWARD, REWARD_STD
-from vidqa.engine.distributed import World
+from vidqa.data.problems import EMPTY
+from vidqa.engine.data.dataloader import StepSchedule
+from vidqa.engine.problems import CHECK_LOG
 from vidqa.engine.rl.rollout import Drawn, Group, Rollouts
 from vidqa.engine.rl.update import PackedUpdate
 from vidqa.engine.training.learner import StepOutcome, flops_of, peak_flops
@@ -32,11 +34,12 @@ class StepMeter:
     """Collects the metrics of a step. Every method that returns metrics gathers over all ranks: call it on every rank;
     the values are the same on every rank."""
 
-    def __init__(self, spec: GrpoSpec, model: Any, world: World) -> None:
-        self.world, self.flops, self.peak = world, flops_of(model, spec), peak_flops(world.device)
-        self.started = time.perf_counter()
-        self.seconds = dict.fromkeys(PHASES, 0.0)
+    def __init__(self, schedule: StepSchedule[GrpoSpec], model: Any) -> None:
+        self.schedule, self.world = schedule, schedule.world
+        self.flops, self.peak = flops_of(model, schedule.spec), peak_flops(self.world.device)
+        self.started, self.seconds = time.perf_counter(), dict.fromkeys(PHASES, 0.0)
         self.trained_tokens, self.trained_flops = 0, 0.0
+        self.empty_steps = 0  # in a row: no question could be decoded
 
     def timed(self, phase: str, call: Callable[[], Value]) -> Value:
         """Call `call`, add its time to `phase`, one of PHASES, and return its result."""
@@ -49,7 +52,8 @@ class StepMeter:
         self, groups: Sequence[Group], dropped: Sequence[Group], accuracy: str, rollouts: Rollouts
     ) -> dict[str, float]:
         """Metrics of all drawn groups, including those that DAPO `dropped`. `accuracy` names the part of the reward for
-        correctness of a completion; if it is empty the whole reward is used."""
+        correctness of a completion; if it is empty the whole reward is used. Raises DATA_EMPTY after an epoch of which
+        nothing could be decoded."""
         self._add_waits(rollouts)
         counts, completions = np.zeros(len(COUNTS)), []
         for number, group in enumerate([*groups, *dropped]):
@@ -60,6 +64,9 @@ class StepMeter:
             completions += [(*_measured(drawn), dict(drawn.reward.parts)) for drawn in group.drawn]
         by_rank = self.world.gather((counts, completions))
         completions = [completion for _, of_rank in by_rank for completion in of_rank]
+        self.empty_steps = 0 if completions else self.empty_steps + 1
+        if self.empty_steps >= min(self.schedule.steps_per_epoch, self.schedule.total):
+            raise EMPTY.error("rollouts", "no question could be decoded", CHECK_LOG)
         values = {
             **_summary("rollout", [row[:3] for row in completions]),
             "rollout/length_max": float(max((row[1] for row in completions), default=0)),
@@ -92,11 +99,10 @@ class StepMeter:
         self.started, self.trained_tokens, self.trained_flops = now, 0, 0.0
         self.seconds = dict.fromkeys(PHASES, 0.0)
         by_rank = self.world.gather(of_rank)
-        names = {name for seconds, _, _ in by_rank for name in seconds}
-        longest = {name: max(seconds.get(name, 0.0) for seconds, _, _ in by_rank) for name in names}
+        longest = {name: max(seconds[name] for seconds, _, _ in by_rank) for name in of_rank[0]}
         tokens, flops = sum(row[1] for row in by_rank), sum(row[2] for row in by_rank)
         values = {f"perf/{name}_s": seconds for name, seconds in sorted(longest.items())}
-        if update := longest.get("update"):
+        if update := longest["update"]:
             values["perf/tokens_per_s"] = tokens / update
             if self.peak:
                 values["perf/mfu"] = flops / (update * self.peak * self.world.size)
@@ -105,11 +111,13 @@ class StepMeter:
 
     def validation_values(self, groups: Sequence[Group], rollouts: Rollouts) -> dict[str, float]:
         """Metrics of the answers of all ranks to the validation set; `groups` are this rank's. Accuracy is over the
-        answers that can be checked, and is omitted without any."""
+        answers that can be checked, and is omitted without any. Raises DATA_EMPTY."""
         self._add_waits(rollouts)
         rows = [(*_measured(drawn), drawn.completion.item["correct"]) for group in groups for drawn in group.drawn]
         by_rank = self.world.gather((len(groups), rows))
         rows = [row for _, of_rank in by_rank for row in of_rank]
+        if not rows:
+            raise EMPTY.error("validation", "no question could be decoded", CHECK_LOG)
         checked = [row[3] for row in rows if row[3] is not None]  # None if it cannot be checked
         values = {**_summary("val", [row[:3] for row in rows]), "val/questions": float(sum(n for n, _ in by_rank))}
         return values | ({ACCURACY: sum(checked) / len(checked)} if checked else {})

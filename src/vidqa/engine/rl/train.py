@@ -137,7 +137,7 @@ class Training(Trainer[GrpoSpec]):
         self.measures = spec.validation.enable and bool(data.validation)
         self.early_stopping = EarlyStopping(spec.engine.stop, start.trainer)
         self.record = RolloutRecord(run.path, world.rank, start.step, world.size)
-        self.meter = StepMeter(spec, learner.model, world)
+        self.meter = StepMeter(schedule, learner.model)
 
     def run_steps(self, progress: Progress) -> bool:
         spec, schedule = self.spec, self.schedule

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from vidqa.core.problem import ProblemError
 from vidqa.engine.rl.meter import PHASES, EarlyStopping, StepMeter
 from vidqa.engine.rl.rollout import Drawn, Group, QuestionStream, advantages
 from vidqa.engine.rl.train import Training
@@ -110,7 +111,8 @@ def test_what_a_validation_waits_for_is_of_its_own_step() -> None:
     meter = StepMeter.__new__(StepMeter)
     meter.world, meter.seconds = SimpleNamespace(gather=lambda mine: [mine]), dict.fromkeys(PHASES, 0.0)
     rollouts = SimpleNamespace(reward_s=1.0, waited_s=5.0)
-    meter.validation_values([], rollouts)
+    with pytest.raises(ProblemError, match="DATA_EMPTY"):
+        meter.validation_values([], rollouts)
     assert (meter.seconds["rewards"], meter.seconds["data_wait"]) == (1.0, 5.0)
     assert rollouts.reward_s == rollouts.waited_s == 0.0
 
@@ -118,6 +120,7 @@ def test_what_a_validation_waits_for_is_of_its_own_step() -> None:
 def test_a_part_of_the_reward_that_only_later_completions_have_is_measured() -> None:
     meter = StepMeter.__new__(StepMeter)
     meter.world, meter.seconds = SimpleNamespace(gather=lambda mine: [mine]), dict.fromkeys(PHASES, 0.0)
+    meter.schedule = SimpleNamespace(steps_per_epoch=1, total=1)
     completion: Any = SimpleNamespace(finish_reason="stop")
     rewards = (Reward(1.0, {"odd": 1.0}), Reward(2.0, {"odd": 1.0, "short": 1.0}))
     question: Any = None

@@ -233,6 +233,12 @@ def test_a_wrong_record_names_its_code_place_and_remedy(
     assert len(errors[0].remedy) > 10
 
 
+@pytest.mark.parametrize("medium", ["data:video/mp4;base64," + "A/" * 50, "A/" * 3000])
+def test_a_medium_in_base64_is_refused_with_a_short_message(root: Path, medium: str) -> None:
+    problem = only_problem(root, row(video=medium))
+    assert problem.code == "DATA_MEDIA_MISSING" and "local file" in problem.remedy and len(problem.message) < 150
+
+
 def test_a_misspelt_name_of_the_media_is_shown(root: Path) -> None:
     problem = only_problem(root, {**row(video=None), "vidio": "videos/a.mp4"})
     assert problem.code == "DATA_TAG_COUNT"

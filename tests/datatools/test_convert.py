@@ -604,6 +604,15 @@ def test_a_csv_of_a_spreadsheet_has_semicolons_or_names_its_encoding(tmp_path: P
     path.write_text("\ufeffvideo;question;answer;note, own\na.mp4;Is it, now, open?;Yes;\n")
     convert(path, tmp_path / "q.json", "llava")
     assert load_records(tmp_path / "q.json")[0].question == "Is it, now, open?"
+    for number, separator in enumerate(";,\t"):  # the first line that Excel reads
+        rows = (
+            f"sep={separator}",
+            separator.join(("video", "question", "answer")),
+            f"a.mp4{separator}Open?{separator}No",
+        )
+        path.write_text("\r\n".join(rows), newline="")
+        convert(path, tmp_path / f"{number}.json", "llava")
+        assert load_records(tmp_path / f"{number}.json")[0].question == "Open?"
     path.write_bytes("video,question,answer\na.mp4,Ist die T\u00fcr offen?,Ja\n".encode("cp1252"))
     with pytest.raises(ProblemError, match=r"(?s)DATA_SYNTAX.*not UTF-8.*CSV UTF-8"):
         convert(path, tmp_path / "r.json", "llava")

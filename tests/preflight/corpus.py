@@ -462,6 +462,8 @@ for title, code, spoil in (
     ("not UTF-8", "DATA_SYNTAX", raw(b'[{"id": "\xff\xfe"}]')),
     ("a bad line of JSONL", "DATA_SYNTAX", raw(json.dumps(sound_records(range(1))[0]) + '\n{"id": \n')),
     ("nested too deeply", "DATA_SYNTAX", raw("[" * 100_000)),
+    ("a repeated key", "DATA_SYNTAX", raw('[{"id": "a", "question": "Open?", "answer": "Yes", "answer": "No"}]')),
+    ("a repeated key of JSONL", "DATA_SYNTAX", raw('{"question": "Open?", "answer": "Yes", "answer": "No"}\n')),
     ("one object", "DATA_FIELD", raw(json.dumps({"data": []}, indent=1))),
     ("a number for a record", "DATA_FIELD", raw("[1, 2, 3]")),
     ("no conversation", "DATA_FIELD", first(lambda record: record.pop("conversations"))),

@@ -18,6 +18,7 @@ from vidqa.data.record import MediaRef
 
 VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp", ".ogv")
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+LONGEST_PATH = 4096  # Linux's PATH_MAX; a longer name is the medium itself, in base64
 WITHOUT = "without such records: preflight.py --fix FILE, or engine.on_bad_sample=quarantine"
 
 
@@ -98,9 +99,9 @@ class MediaSource:
 
     def _look_up(self, kind: str, written: str) -> MediaRef | NotFound:
         name = written.removeprefix("file://")
-        if "://" in name:
-            remedy = f"download it and name the local file; {WITHOUT}"
-            return NotFound(MEDIA_MISSING, f"{written} is not a local file", remedy)
+        if "://" in name or name.startswith("data:") or len(name) >= LONGEST_PATH:
+            remedy = f"write the medium to a local file and name that; {WITHOUT}"
+            return NotFound(MEDIA_MISSING, f"{written[:100]} is not a local file", remedy)
         if os.path.isabs(name):
             path, outside = name, self.closed and not _inside(name, self.folder or "/")
         else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Container, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -30,8 +31,8 @@ LITERALS = ("true", "false", "null")
 WRONG = (ValueError, RecursionError)  # invalid JSON, nested too deeply, or a number of thousands of digits
 _CUT = msgspec.json.Decoder(list[msgspec.Raw])
 _VALUE = msgspec.json.Decoder()
-_PATIENT = json.JSONDecoder()
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
+_KEY = re.compile(rb'"[ \t\r\n]*:')  # the end of a key; in a string also text after an escaped quote
 
 
 class Fault(NamedTuple):
@@ -132,17 +133,38 @@ def _elements(elements: list[Any]) -> Iterator[tuple[int, Any] | Fault]:
 
 
 def value_of(element: msgspec.Raw) -> Any:
-    """Decode one element as the json module does. Raises ValueError, RecursionError."""
-    try:
-        return _VALUE.decode(element)
-    except WRONG:  # lone surrogates, deep nesting; where both decoders accept a value, they agree
-        return json.loads(bytes(element).decode("utf-8"))
+    """Decode one element as `_loads` does. Raises ValueError, RecursionError."""
+    text = bytes(element)
+    with suppress(*WRONG):  # lone surrogates, deep nesting; where both decoders accept a value, they agree
+        if len(_KEY.findall(text)) == _keys(value := _VALUE.decode(element)):
+            return value  # else a key is repeated, or a string looks like one
+    return _loads(text.decode("utf-8"))
+
+
+def _keys(value: Any) -> int:
+    """Number of keys of a value's objects."""
+    if not isinstance(value, dict | list):
+        return 0
+    return len(value) + sum(map(_keys, value.values())) if isinstance(value, dict) else sum(map(_keys, value))
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs. Raises ValueError for a repeated key, of which the json module takes the last."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        ((repeated, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"an object repeats the key {repeated!r}")
+    return fields
+
+
+_PATIENT = json.JSONDecoder(object_pairs_hook=_distinct)
+_loads = _PATIENT.decode
 
 
 def _list_rows(text: str) -> Iterator[tuple[int, Any] | Fault]:
     """Decode a list by the json module; of a broken list the elements before the error."""
     try:
-        rows = json.loads(text)
+        rows = _loads(text)
     except WRONG as broken:
         yield from _before(text, broken)
     else:
@@ -183,7 +205,7 @@ def _lines(text: str) -> Iterator[tuple[int, Any] | Fault]:
         if not line.strip(BLANK):
             continue
         try:
-            value = json.loads(line)
+            value = _loads(line)
         except WRONG as broken:
             is_cut = number == len(lines) and _reached_the_end(broken)
             message = _truncated_record(index, whole) if is_cut else f"not valid JSON: {_reason(broken)}"
@@ -197,7 +219,7 @@ def _lines(text: str) -> Iterator[tuple[int, Any] | Fault]:
 def _object(text: str, wrappers: Container[str]) -> Iterator[tuple[int, Any] | Fault]:
     """Read one value that is not a list; an object may wrap one."""
     try:
-        value = json.loads(text)
+        value = _loads(text)
     except WRONG as broken:
         line = broken.lineno if isinstance(broken, json.JSONDecodeError) else 1
         yield Fault(SYNTAX, f":{line}", f"not valid JSON: {_reason(broken)}")
@@ -216,7 +238,7 @@ def _wrapped(value: Any, wrappers: Container[str]) -> list[Any] | None:
 
 def _value_or_none(text: str) -> Any:
     try:
-        return json.loads(text)
+        return _loads(text)
     except WRONG:
         return None
 

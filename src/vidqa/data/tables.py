@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from vidqa.data.media import kind_of
 from vidqa.data.problems import FIELD, SYNTAX, ProblemCollector
 
 LONGEST_CELL = 1 << 24
+SEPARATOR = re.compile(r'"?sep=([^"\w\s]|\t)"?\r?$', re.IGNORECASE)  # the first line of a CSV for Excel
 ALIASES = ("file", "path", "filename", "clip")  # columns that name the medium where no column of MEDIA exists
 NAME_COLUMNS = (
     "Name the columns video (or image, file, path, filename, clip), question and answer, or give --column "
@@ -30,8 +32,8 @@ NO_NAMES: Mapping[str, str] = {}
 
 def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str]) -> Rows:
     """Yield (line on which it begins, row) for each row of a CSV (.tsv: tabs) with a header line. Empty cells are left
-    out, as are rows of empty cells. If the header has more semicolons than commas, they separate the columns, as in
-    locales with a decimal comma. Spaces after a separator do not count.
+    out, as are rows of empty cells. A first line `sep=;` (Excel's) names the separator; else semicolons separate the
+    columns if the header has more of them than commas. Spaces after a separator do not count.
 
     `renamed` maps field names to column names: {"video": "recording"}.
     """
@@ -41,8 +43,11 @@ def csv_rows(path: Path, collector: ProblemCollector, renamed: Mapping[str, str]
             csv.field_size_limit(LONGEST_CELL)
             header = file.readline(LONGEST_CELL)
             file.seek(0)
-            separator = "\t" if path.suffix.lower() == ".tsv" else max(",;", key=header.count)
+            usual = "\t" if path.suffix.lower() == ".tsv" else max(",;", key=header.count)
+            separator = declared[1] if (declared := SEPARATOR.match(header)) else usual
             reader = csv.reader(file, delimiter=separator, skipinitialspace=True, strict=True)
+            if declared:
+                next(reader)
             written = [str(name).strip().lower() for name in next(filter(None, reader), ())]
             columns = _named(written, renamed, collector, path)
             if columns is None:

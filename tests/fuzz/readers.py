@@ -330,8 +330,8 @@ def read_job(world: World, file: Path) -> Any:
         said = [problems]
         for record in found:
             said += [record.run.read_status(), jobs.describe(record), jobs.problems_of(record), jobs.exit_code(record)]
-            said.append(record.as_dict())
-        return [*said, records.read("j").as_dict()]
+            said.append(asdict(record))
+        return [*said, asdict(records.read("j"))]
     finally:
         environment.state_folder = kept
 

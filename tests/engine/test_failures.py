@@ -77,7 +77,7 @@ def test_a_disk_that_fills_up_while_training_ends_the_run(world: SimpleNamespace
     saved = {"train.ckpt.save_freq": 1, "train.ckpt.save_freq_in_epoch": 0, "train.epoch": 8, "train.ckpt.max_keep": -1}
     end = attempt(world, small_disk, saved)
     assert end.codes == ["ENGINE_SAVE_FAILED"] and end.status["state"] == "ERROR" and "Traceback" not in end.log
-    # PyTorch's writer of checkpoints does not say why it failed; any other file may also be the first that does not fit.
+    # PyTorch's writer of checkpoints does not say why it failed; any other file may be the first that does not fit.
     assert "MB of the disk are free" in end.log or "No space left on device" in end.log
 
 

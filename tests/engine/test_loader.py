@@ -22,7 +22,7 @@ from vidqa.data.record import MediaRef
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.frame_cache import FrameCache
 from vidqa.engine.data.frames import RESIZE, STORE, FrameSource
-from vidqa.engine.data.prefetch import DECODE_AHEAD, PACK_AT_LEAST, Prefetcher, frame_bytes
+from vidqa.engine.data.prefetch import DECODE_AHEAD, PACK_AT_LEAST, Prefetcher, pack_bytes
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video.pool import DecodePool, DecodeRequest
 
@@ -244,13 +244,13 @@ def test_frames_larger_than_the_cache_are_not_stored(
 
 def test_short_packs_do_not_make_the_window_long_nor_shared_videos_wide(world: SimpleNamespace) -> None:
     text = next(sample for sample in world.samples if not sample.plans)
-    assert frame_bytes([text]) == frame_bytes([]) == PACK_AT_LEAST
+    assert pack_bytes([text]) == pack_bytes([]) == PACK_AT_LEAST
     video = world.samples[0]
     (plan,) = video.plans
     large = replace(plan, height=20_000, width=20_000)
     one = replace(video, plans=(large,))
-    assert frame_bytes([one]) == 3 * len(plan.indices) * 20_000**2 > PACK_AT_LEAST
-    assert frame_bytes([one, one, text]) == frame_bytes([one])  # two questions, one video
+    assert pack_bytes([one]) == 3 * len(plan.indices) * 20_000**2 > PACK_AT_LEAST
+    assert pack_bytes([one, one, text]) == pack_bytes([one])  # two questions, one video
     assert PACK_AT_LEAST * 64 == DECODE_AHEAD
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -20,6 +20,7 @@ from vidqa.engine.data.collate import Batch, Collator
 from vidqa.engine.data.feature_cache import FeatureCache, Features
 from vidqa.engine.data.frames import FrameSource
 from vidqa.engine.data.host_to_device import BatchSender, SentBatch
+from vidqa.planning.feature_cache import frame_bytes, plans_by_view
 from vidqa.planning.samples import Sample
 
 DECODE_AHEAD = 1 << 30  # bytes of frames that are requested and not yet collated
@@ -111,7 +112,7 @@ class Prefetcher:
     def _ask(self, numbers: Sequence[int]) -> _Requested:
         samples = [self._samples[i] for i in numbers]
         lookup = self._features.get if self._features else None
-        return _Requested(numbers, samples, self._source.request(samples, lookup), frame_bytes(samples))
+        return _Requested(numbers, samples, self._source.request(samples, lookup), pack_bytes(samples))
 
     def _collated(self, requested: _Requested) -> tuple[SentBatch, list[Problem]]:
         frames, problems = self._source.collect(requested.ticket)
@@ -130,17 +131,14 @@ class Prefetcher:
         return self._collator(requested.numbers, requested.samples, frames, self._features)
 
 
-def frame_bytes(samples: Sequence[Sample]) -> int:
+def pack_bytes(samples: Sequence[Sample]) -> int:
     """The size in bytes of a pack in the decode window; several questions about one video share its frames."""
     return max(PACK_AT_LEAST, sum(media_bytes(samples).values()))
 
 
-def media_bytes(samples: Iterable[Sample]) -> dict[Any, int]:
+def media_bytes(samples: Iterable[Sample]) -> dict[Hashable, int]:
     """The size in bytes of the decoded frames of each medium, by its view; at least MEDIUM_AT_LEAST."""
-    plans = {ref.view: plan for sample in samples for ref, plan in zip(sample.record.media, sample.plans, strict=True)}
-    return {
-        view: max(MEDIUM_AT_LEAST, 3 * len(plan.indices) * plan.height * plan.width) for view, plan in plans.items()
-    }
+    return {view: max(MEDIUM_AT_LEAST, frame_bytes([plan])) for view, plan in plans_by_view(samples).items()}
 
 
 def decode_ahead(samples: Iterable[Sample], source: FrameSource) -> Iterator[tuple[Sample, Any]]:
@@ -152,7 +150,7 @@ def decode_ahead(samples: Iterable[Sample], source: FrameSource) -> Iterator[tup
 
 def _decode_ahead(samples: Iterable[Sample], source: FrameSource) -> Iterator[tuple[Sample, Any]]:
     window: deque[tuple[Sample, Any, int]] = deque()
-    ahead, previous = 0, dict[Any, int]()
+    ahead, previous = 0, dict[Hashable, int]()
     for sample in samples:
         media = media_bytes([sample])
         # Questions about one video follow each other and share its frames.

@@ -21,3 +21,16 @@ def test_a_compiled_norm_is_the_eager_one(norm: object) -> None:
     for rows in (3, 64):
         hidden = torch.randn(rows, 1152)
         assert torch.allclose(compiled(hidden, of), norm(hidden, of), atol=1e-5)  # type: ignore[operator]
+
+
+def test_a_function_may_have_many_graphs() -> None:
+    """At PyTorch's limit of eight a function of one graph raises."""
+    prepare_compiler()
+    torch._dynamo.reset()
+    function = any_length(torch.compile(lambda hidden, scale: hidden * scale, fullgraph=True, backend="eager"))
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for trains in (False, True):
+            for recorded in (False, True):
+                hidden = torch.ones(8, 4, dtype=dtype, requires_grad=trains)
+                with torch.set_grad_enabled(recorded):
+                    assert function(hidden, 2.0).requires_grad == (trains and recorded)

@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 COMPILERS = 8  # processes of each rank that compile kernels
+GRAPHS = 64  # of one compiled function
 
 # Attention.
 CUDNN_FORWARD = torch.ops.aten._scaled_dot_product_cudnn_attention
@@ -71,11 +72,15 @@ def prepare_compiler() -> None:
 
     The compiling processes take seconds to start; until then kernels are compiled one by one. Every rank has its
     own, by default up to 32, which is too many beside decode workers.
+
+    A function that is compiled as one graph ends the run at the default limit of 8 graphs. It has one for each
+    combination of gradients, precision, adapter and quantization of its layers.
     """
     from torch._functorch import config as functorch
     from torch._inductor import config as inductor
     from torch._inductor.async_compile import maybe_warm_pool
 
+    torch._dynamo.config.recompile_limit = GRAPHS
     functorch.aggressive_recomputation = True
     inductor.compile_threads = min(inductor.compile_threads or COMPILERS, COMPILERS)
     maybe_warm_pool()

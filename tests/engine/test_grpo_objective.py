@@ -104,7 +104,7 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     groups = []
     for slot, sample in enumerate((samples[0], samples[3], samples[-1])):  # two clips, and text alone
         (frames,), _ = source.collect(source.request([sample]))
-        question = Question(slot, sample, planner.encode(sample).token_ids, [], frames)
+        question = Question(slot, sample, planner.encode(sample).token_ids, frames)
         group = Group(question)
         for number in range(4):
             ids = tuple(int(i) for i in draw.integers(20, 200, size=1 + (3 * number + slot) % 9))

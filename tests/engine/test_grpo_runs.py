@@ -33,6 +33,9 @@ from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import read_rollouts
 from vidqa.data.record import Record, Turn
 from vidqa.engine.actions import export
+from vidqa.engine.data import prefetch
+from vidqa.engine.data.frames import FrameSource
+from vidqa.engine.data.prefetch import MEDIUM_AT_LEAST
 from vidqa.engine.families.qwen_vl import VISION_IDS
 from vidqa.engine.model import quantized
 from vidqa.engine.rl import rollout, rollout_model, train
@@ -341,17 +344,18 @@ def test_a_validation_holds_the_frames_of_a_few_questions(
     one_world: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where they are not in the cache, those of a large set do not fit into memory."""
-    questions, held = list[Question](), list[int]()
-    ask, frames = Rollouts.question, Rollouts.frames
+    questions, tickets, held = list[Question](), list[list[Any]](), list[int]()
+    ask, frames, request = Rollouts.question, Rollouts.frames, FrameSource.request
 
-    def counted(rollouts: Rollouts, question: Question) -> Any:
-        shown = frames(rollouts, question)
-        held.append(sum(bool(one.ticket) or one.frames is not None for one in questions))
+    def counted(rollouts: Rollouts, question: Question, ticket: list[Any]) -> Any:
+        shown = frames(rollouts, question, ticket)
+        held.append(sum(map(bool, tickets)) + sum(one.frames is not None for one in questions))
         return shown
 
     monkeypatch.setattr(Rollouts, "question", lambda *asked: questions.append(ask(*asked)) or questions[-1])
     monkeypatch.setattr(Rollouts, "frames", counted)
-    monkeypatch.setattr(rollout, "DECODED_AHEAD", 1)
+    monkeypatch.setattr(FrameSource, "request", lambda *asked: tickets.append(request(*asked)) or tickets[-1])
+    monkeypatch.setattr(prefetch, "DECODE_AHEAD", MEDIUM_AT_LEAST)
     over = {
         **validated_on(one_world[1]),
         "train.max_num_steps": 1,
@@ -359,8 +363,8 @@ def test_a_validation_holds_the_frames_of_a_few_questions(
         "engine.frame_cache_gb": 0,
     }
     run = rl_here(rl_spec(tmp_path, one_world, over), tmp_path / "run")
-    # Four rows at a time, one behind them that is decoded, and the question of the step.
-    assert events(run, "val/questions") == {0: 10, 1: 10} and max(held) <= 6
+    # Four rows at a time, one behind them that is decoded, the question of the step, and the batch that proves exports.
+    assert events(run, "val/questions") == {0: 10, 1: 10} and max(held) <= 7
 
 
 @pytest.mark.parametrize("on_bad_sample", ["fail", "quarantine"])

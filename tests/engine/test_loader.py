@@ -6,9 +6,11 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from vidqa.data import load_records
 from vidqa.data.record import MediaRef
 from vidqa.engine.data.collate import Collator
 from vidqa.engine.data.frame_cache import FrameCache
-from vidqa.engine.data.frames import RESIZE, STORE, FrameSource
+from vidqa.engine.data.frames import RESIZE, STORE, CacheLookup, FrameSource
 from vidqa.engine.data.prefetch import DECODE_AHEAD, PACK_AT_LEAST, Prefetcher, pack_bytes
 from vidqa.planning.samples import Planner, Prompting, Sample
 from vidqa.video.pool import DecodePool, DecodeRequest
@@ -139,6 +141,17 @@ def test_leaving_early_ends_the_thread(world: SimpleNamespace, source: FrameSour
         next(batches)
     assert time.monotonic() - started < 10
     assert threading.active_count() <= before
+
+
+def test_leaving_waits_for_no_decoding(world: SimpleNamespace) -> None:
+    class Undecoded(FrameSource):
+        def request(self, samples: Sequence[Sample], lookup: CacheLookup | None = None) -> list[list[Any]]:
+            return [[Future()] for _ in samples]
+
+    source = Undecoded(0, 1.0, None)
+    with load(world, [[0]], source):
+        pass
+    source.close()
 
 
 def test_an_exception_of_the_consumer_ends_the_thread(world: SimpleNamespace, source: FrameSource) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -51,8 +52,8 @@ class _Requested:
 class Prefetcher:
     """An iterator, used inside `with`, that turns a stream of packs (sample numbers) into batches on `device`.
 
-    It runs in one thread: collating a pack takes some milliseconds, decoding runs in other processes. Media with
-    cached `features` are not decoded.
+    It runs in one thread: collating a pack takes some milliseconds, decoding runs in other processes. Its exit waits
+    for no decoding. Media with cached `features` are not decoded.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Prefetcher:
         self._features = features
         self._packs, self._samples, self._source, self._collator = iter(packs), samples, source, collator
         self._staging = BatchSender(device)
-        self._ready = BoundedQueue(READY_AHEAD)
+        self._ready, self._closing = BoundedQueue(READY_AHEAD), Future[None]()
         self._thread = threading.Thread(target=self._work, name="loader", daemon=True)
 
     def __enter__(self) -> Iterator[LoadedBatch]:
@@ -75,6 +76,7 @@ class Prefetcher:
         return self._batches()
 
     def __exit__(self, *_: object) -> None:
+        self._closing.set_result(None)
         self._ready.close()
         self._thread.join()
 
@@ -115,6 +117,10 @@ class Prefetcher:
         return _Requested(numbers, samples, self._source.request(samples, lookup), pack_bytes(samples))
 
     def _collated(self, requested: _Requested) -> tuple[SentBatch, list[Problem]]:
+        for medium in (medium for media in requested.ticket for medium in media if isinstance(medium, Future)):
+            wait([medium, self._closing], return_when=FIRST_COMPLETED)
+        if self._closing.done():
+            raise CancelledError
         frames, problems = self._source.collect(requested.ticket)
         return self._staging.send(self._batch(requested, frames)), problems
 

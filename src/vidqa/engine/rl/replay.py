@@ -128,7 +128,7 @@ def replay_rewards(training: Training, lines: Sequence[Mapping[str, Any]]) -> tu
         elif unusable := [text for line in recorded if (text := never_drawn(training, line))]:
             faults += [f"{where}: {text}" for text in unusable]
         else:
-            training.rollouts.frames(question)
+            training.rollouts.frames(question, training.rollouts.source.request([question.sample]))
             results = (
                 Result(str(slot), line["finish_reason"], tuple(line["token_ids"]), tuple(line["logprobs"]))
                 for line in recorded

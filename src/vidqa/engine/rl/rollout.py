@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -21,6 +21,7 @@ from vidqa.core.files import replacing
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.core.run_folder import rank_of, read_rollouts, rollout_file, rollout_files
 from vidqa.engine.data.frames import FrameSource
+from vidqa.engine.data.prefetch import decode_ahead
 from vidqa.engine.rl.rollout_model import RolloutModel
 from vidqa.evaluation.rewards import Completion, Reward, Rewards
 from vidqa.planning.requests import Request, Result, Sampling
@@ -28,7 +29,6 @@ from vidqa.planning.samples import Planner, Sample
 
 ORDERS_KEPT = 64  # permutations that are cached
 CODEC = pa.Codec("zstd")
-DECODED_AHEAD = 32  # questions whose decoding starts ahead of generation
 SHOWN = 4  # frames of a question shown on its page, over all of its media
 
 
@@ -64,12 +64,11 @@ class QuestionStream:
 class Question:
     """A question of a step. `slot` is its unique position in the stream of questions; `sample` is its prompt as asked
     here, `prompt_ids` int32 [S]. `frames` are uint8 [n, 3, h, w] of each medium once they are needed, and `problems`
-    the reasons if they are missing. A question with a `ticket` is being decoded."""
+    the reasons if they are missing."""
 
     slot: int
     sample: Sample
     prompt_ids: np.ndarray
-    ticket: list[Any] | None = None
     frames: Sequence[np.ndarray] | None = None
     problems: tuple[Problem, ...] = ()
 
@@ -114,6 +113,9 @@ def advantages(rewards: np.ndarray, *, divided: bool) -> np.ndarray:
     return centred / (rewards.std() + 1e-6) if divided else centred
 
 
+Decoding = Iterator[tuple[Question, list[Any]]]  # questions with the tickets of their media
+
+
 class Rollouts:
     """Draws completions of questions with a `RolloutModel`, and rewards them in a thread beside the generator."""
 
@@ -126,15 +128,14 @@ class Rollouts:
     def question(self, slot: int, sample: Sample) -> Question:
         return Question(slot, sample, self.planner.encode(sample).token_ids)
 
-    def decode(self, question: Question) -> Question:
-        """Start decoding the media of a question unless it has started; returns the question."""
-        if question.ticket is None:
-            question.ticket = self.source.request([question.sample])
-        return question
+    def decoding(self, questions: Sequence[Question]) -> Decoding:
+        """The questions with the tickets of their media, which are decoded ahead from now on."""
+        decoded = decode_ahead([question.sample for question in questions], self.source)
+        return ((question, ticket) for question, (_, ticket) in zip(questions, decoded, strict=True))
 
     def draw(
         self,
-        questions: Sequence[Question],
+        questions: Decoding,
         rewards: Rewards,
         sampling: Sampling,
         size: int,
@@ -145,17 +146,16 @@ class Rollouts:
         """Draw `size` completions of each question, in the order of the questions. Random keys of draws are `name`,
         slot and number of the completion. A question whose media cannot be decoded has no completions, but problems.
         Without `keeps_frames` only frames of active questions are held. Raises the problems of rewards."""
-        groups = {question.slot: Group(question) for question in questions}
-        left = Counter(dict.fromkeys(groups, size))  # completions of each question that are still missing
-        requests = self._requests(questions, sampling, size, name)
+        groups, drawn = dict[int, Group](), Counter[int]()
+        requests = self._requests(questions, groups, sampling, size, name)
         pending: dict[tuple[int, int], Future[Drawn]] = {}
         with ThreadPoolExecutor(1, "rewards") as rewarding:
             for results in self.model.session.generate(requests):
                 for result in results:
                     slot, number = map(int, result.id.split("."))
                     question = groups[slot].question
-                    left[slot] -= 1
-                    if not (keeps_frames or left[slot]):
+                    drawn[slot] += 1
+                    if drawn[slot] == size and not keeps_frames:
                         question.frames = None
                     if result.problems:
                         question.problems = result.problems
@@ -173,11 +173,11 @@ class Rollouts:
             groups[slot].drawn.append(future.result())
         return list(groups.values())
 
-    def _requests(self, questions: Iterable[Question], sampling: Sampling, size: int, name: str) -> Iterable[Request]:
-        longest_first = sorted(questions, key=lambda question: -question.sample.length)
-        for place, question in enumerate(longest_first):
-            for later in longest_first[place : place + DECODED_AHEAD + 1]:
-                self.decode(later)
+    def _requests(
+        self, questions: Decoding, groups: dict[int, Group], sampling: Sampling, size: int, name: str
+    ) -> Iterator[Request]:
+        for question, ticket in questions:
+            groups[question.slot] = Group(question)
             # A group shares all but the prompt's last token: the tokens chosen after that one differ.
             prefix, key = len(question.prompt_ids) - 1, str(question.slot).encode()
             if size == 1:
@@ -189,7 +189,7 @@ class Rollouts:
                     sampling=sampling,
                     stop_ids=self.stop_ids,
                     plans=question.sample.plans,
-                    frames=partial(self.frames, question),
+                    frames=partial(self.frames, question, ticket),
                     logprobs=True,
                     tempered=sampling.temperature > 0,
                     prefix=prefix,
@@ -197,13 +197,14 @@ class Rollouts:
                     draws=f"{name} {question.slot} {number}",
                 )
 
-    def frames(self, question: Question) -> Sequence[np.ndarray]:
+    def frames(self, question: Question, ticket: list[Any]) -> Sequence[np.ndarray]:
         """The decoded media of a question, each uint8 [n, 3, h, w]. Raises the problems of media that do not decode."""
         if question.frames is None:
             started = time.perf_counter()
-            (frames,), problems = self.source.collect(self.decode(question).ticket or [])
+            (frames,), problems = self.source.collect(ticket)
             self.waited_s += time.perf_counter() - started
-            question.ticket, question.frames, question.problems = [], frames, tuple(problems)
+            ticket.clear()  # so that it does not keep the frames
+            question.frames, question.problems = frames, tuple(problems)
         if question.problems:
             raise ProblemError(question.problems)
         return question.frames

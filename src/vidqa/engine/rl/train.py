@@ -23,7 +23,7 @@ from vidqa.engine.loading.load import load_reference
 from vidqa.engine.problems import ENGINE_NOT_FINITE, ENGINE_ROLLOUT_DIFFERS
 from vidqa.engine.progress import Progress, require_trackers
 from vidqa.engine.rl.meter import EarlyStopping, StepMeter
-from vidqa.engine.rl.rollout import Group, Question, QuestionStream, RolloutRecord, Rollouts
+from vidqa.engine.rl.rollout import Decoding, Group, Question, QuestionStream, RolloutRecord, Rollouts
 from vidqa.engine.rl.rollout_model import RolloutModel, banned_ids
 from vidqa.engine.rl.update import UpdatePlanner, without_adapters
 from vidqa.engine.signals import StopRequest
@@ -205,14 +205,15 @@ class Training(Trainer[GrpoSpec]):
 
     def _prefetch(self, step: int) -> None:
         """Start decoding the videos of a step's questions."""
-        questions = self.ask(self.consumed, self.batch) if step < self.schedule.total else []
-        self.prefetched = [self.rollouts.decode(question) for question in questions]
+        if step < self.schedule.total:
+            self.prefetched = self.ask(self.consumed, self.batch)
 
-    def ask(self, position: int, count: int) -> list[Question]:
-        """This rank's part of `count` questions of the stream from `position` on, balanced over ranks by cost."""
+    def ask(self, position: int, count: int) -> Decoding:
+        """This rank's part of `count` questions of the stream from `position` on, balanced over ranks by cost. Their
+        videos are decoded ahead from now on."""
         samples = [self.schedule.data.train[number] for number in self.stream.take(position, count)]
         mine = split_indices(samples, self.world.size)[self.world.rank]
-        return [self.question(position + place) for place in mine]
+        return self.rollouts.decoding([self.question(position + place) for place in mine])
 
     def question(self, slot: int) -> Question:
         """The question at a position of the stream. Its options are permuted if the spec says so and the prompt does
@@ -244,7 +245,7 @@ class Training(Trainer[GrpoSpec]):
                 break
         return groups, dropped
 
-    def _draw(self, phase: str, questions: Sequence[Question], *how: Any, keeps_frames: bool = True) -> list[Group]:
+    def _draw(self, phase: str, questions: Decoding, *how: Any, keeps_frames: bool = True) -> list[Group]:
         """The groups of questions whose media could be decoded; the arguments are those of `Rollouts.draw`."""
         groups = self.meter.timed(phase, lambda: self.rollouts.draw(questions, *how, keeps_frames=keeps_frames))
         self.bad_samples.report([problem for group in groups for problem in group.question.problems])
@@ -299,7 +300,7 @@ class Training(Trainer[GrpoSpec]):
         longest = valid.max_response_length or self.spec.rollout.max_response_length
         sampling = Sampling(longest, temperature=valid.temperature, seed=self.spec.rollout.seed)
         mine = split_indices(held, self.world.size)[self.world.rank]
-        questions = [self.rollouts.question(place, held[place]) for place in mine]
+        questions = self.rollouts.decoding([self.rollouts.question(place, held[place]) for place in mine])
         how = (self.held_rewards, sampling, valid.n_generation, "validation")
         drawn = self._draw("validation", questions, *how, keeps_frames=False)  # the set may be large
         return self.meter.validation_values(drawn, self.rollouts)

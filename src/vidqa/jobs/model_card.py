@@ -20,7 +20,7 @@ from vidqa.evaluation.text import as_text
 from vidqa.jobs import records
 from vidqa.jobs.exports import ExportSource, Origin
 from vidqa.jobs.job_results import dataset_of
-from vidqa.planning.resume_compat import same_weights
+from vidqa.planning.resume_compat import weights_hash
 from vidqa.spec import effective_batch
 from vidqa.spec.grpo_tables import reward_weights
 from vidqa.spec.models import GrpoSpec
@@ -42,7 +42,7 @@ class Evaluation:
     @property
     def weights(self) -> str:
         model = self.recipe.get("model")
-        return str(model.get("sha256") or model.get("sha256_sampled")) if isinstance(model, dict) else ""
+        return str(model.get("sha256")) if isinstance(model, dict) else ""
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ def scores_of(source: ExportSource, out: Path) -> list[Scores]:
     evaluations = sorted(
         _evaluations(source), key=lambda evaluation: (evaluation.folder / METRICS).stat().st_mtime, reverse=True
     )
-    bases = [evaluation for evaluation in evaluations if same_weights(evaluation.weights, source.base)]
+    base_weights, weights = weights_hash(source.base), (source.sha256, weights_hash(out))
+    bases = [evaluation for evaluation in evaluations if evaluation.weights == base_weights]
     scores: list[Scores] = []
     for evaluation in evaluations:
         same = any(not compare_recipes(evaluation.recipe, other.export.recipe) for other in scores)
-        own = source.is_of(evaluation.weights) or same_weights(evaluation.weights, out)
-        if own and not same:
+        if evaluation.weights in weights and not same:
             base = next((other for other in bases if not compare_recipes(evaluation.recipe, other.recipe)), None)
             scores.append(Scores(evaluation, base))
     return sorted(scores, key=lambda evaluation: (evaluation.export.name, str(evaluation.export.folder)))

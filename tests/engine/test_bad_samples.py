@@ -17,6 +17,8 @@ from vidqa.engine.data.planned_samples import BadSamples, prepare_training
 from vidqa.engine.distributed import Context, single_process_world
 from vidqa.engine.quantize.run import calibration_of
 from vidqa.planning.samples import calibration_planner, training_planner
+from vidqa.preflight.budget_checks import tokens
+from vidqa.preflight.inputs import Inputs
 from vidqa.spec import Layer, load, resolve
 from vidqa.video.problems import MEDIA_UNREADABLE, VIDEO_DECODE_TIMEOUT
 
@@ -79,7 +81,25 @@ def test_samples_that_fail_before_the_run_fail_it_or_are_named(tmp_path: Path) -
     (root / "annotations.json").write_text(json.dumps(rows))
     spec, run = resolve("quantize", [Layer("test", table)]).spec, RunFolder(tmp_path)
     assert len(calibration_of(spec, calibration_planner(spec, model), single_process_world(), run).samples) == 2
-    assert ["gone.mp4" in problem.message for problem in run.read_problems(QUARANTINE)] == [True]
+    missing, unlabelled = run.read_problems(QUARANTINE)
+    assert "gone.mp4" in missing.message and "r2" in unlabelled.where and unlabelled.code == "SAMPLE_ANSWERS"
+
+
+def test_validation_samples_without_an_answer_token_are_counted_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    model, root = tiny_model(tmp_path), tiny_data(tmp_path, clips=0, images=0, texts=5)
+    rows = json.loads((root / "annotations.json").read_text())
+    rows[4]["conversations"][1]["loss"] = False
+    (root / "annotations.json").write_text(json.dumps(rows[:3]))
+    (root / "held.json").write_text(json.dumps(rows[3:]))
+    held = {"custom.val_dataset.annotation_path": str(root / "held.json"), "validation.enable": True}
+    spec = load(path := tiny_spec(tmp_path, model, root, held), "train")
+    prepared = prepare_training(spec, training_planner(spec, model), single_process_world(), RunFolder(tmp_path))
+    message = "1 of 2 samples have no answer token, so no loss: r4"
+    assert len(prepared.validation) == 2 and message in capsys.readouterr().err
+    warnings = [p for p in tokens(Inputs(path, "train", "local")) if p.code == "SAMPLE_ANSWERS"]
+    assert [(p.where, p.message, p.severity) for p in warnings] == [("validation", message, "warning")]
 
 
 def test_a_video_that_came_late_on_some_ranks_of_a_context_ends_the_run(tmp_path: Path) -> None:

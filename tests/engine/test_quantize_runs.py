@@ -99,8 +99,10 @@ def test_a_killed_run_leaves_nothing_half_published_and_the_next_one_ends(
     assert facts["gate"]["passed"] and facts["gate"]["comparison"]["whole"]["n"] > 0
     assert "% after" in (world.run / "best/README.md").read_text()
     assert str(world.folder) not in (world.run / "best/quantize.json").read_text()
+    named = f"model with the adapters of trained, {Path(load(world.spec, 'quantize').model.model_path).name}"
     # The adapter's run gave model, frames and records; it was merged before.
-    assert (world.run / "merged/merged.json").is_file() and facts["model"]["name"] == "merged"
+    assert (world.run / "merged/merged.json").is_file() and facts["model"]["name"] == named
+    assert f"The model {named}, in smaller" in (world.run / "best/README.md").read_text()
     trained = json.loads(next((world.trained / "safetensors").glob("*/export.json")).read_text())
     assert abs(facts["proof"]["loss"] - trained["trainer_loss"]) < 2
     with pytest.raises(ProblemError, match="MODEL_QUANTIZED"):  # export.py has no trained weights to hand on

@@ -55,7 +55,7 @@ LORA = {
     "policy.lora.modules_to_save": ["merger.norm"],
     "train.param_dtype": "bfloat16",
 }
-SHORT = {"train.max_num_steps": 2, "train.epoch": 2, "train.optm_lr": 2e-2, "custom.system_prompt": "Look | closely."}
+SHORT = {"train.max_num_steps": 2, "train.epoch": 5, "train.optm_lr": 2e-2, "custom.system_prompt": "Look | closely."}
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +142,7 @@ def test_a_merged_export_is_what_peft_merges_and_its_card_gets_the_scores_that_c
     assert card.data.library_name == "transformers" and card.data.pipeline_tag == "image-text-to-text"
     assert "Not evaluated" in card.text and f"{made.proof['reloaded_loss']:.6f}" in card.text
     assert read_object(runs.lora / "run.json")["data_fingerprint"] in card.text
+    assert "| steps | 2 |\n| epochs | 2 |" in card.text, "max_num_steps ended the training before the spec's 5 epochs"
     assert "LoRA, r 4" in card.text and "Look | closely." in card.text and "4 frames" in card.text
     texts = [path.read_text() for path in out.iterdir() if path.suffix in (".md", ".json", ".jinja")]
     assert not any(str(runs.folder) in text for text in texts), "a path of this machine would be published"
@@ -264,6 +265,9 @@ def test_the_hub_gets_an_export_of_a_run_with_its_own_card_and_no_path(runs: Sim
     assert data.library_name == ("peft" if kind == "lora" else "transformers")
     assert "# organisation/doors" in texts["README.md"] and "Of the base" not in texts["README.md"]
     assert not [name for name, text in texts.items() if str(runs.folder) in text]
+    if kind == "lora":  # a bare folder name would be looked up on the hub, and an adapter of BASE it is not
+        assert json.loads(texts["adapter_config.json"])["base_model_name_or_path"] is None
+        assert data.base_model is None and "It is not on the hub" in texts["README.md"]
     facts = json.loads(texts["export.json"])
     assert facts["made_of"]["run"] == kind and facts["weights"]["base_model"] == weights_hash(runs.model)
     assert {path: path.read_bytes() for path in (run / "best").iterdir()} == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,12 @@ def front_matter(path: Path) -> dict[str, Any]:
 def front_matter_text(settings: Mapping[str, Any]) -> str:
     """Format settings as front matter, without a line break at the end."""
     return f"{FENCE}\n{yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)}{FENCE}"
+
+
+def base_model(card: Mapping[str, Any]) -> str:
+    """The first base model in the settings of a model card, organisation/name; empty if it is none, or a path."""
+    first = [*base, ""][0] if isinstance(base := card.get("base_model"), list) else base
+    return first if isinstance(first, str) and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", first) else ""
 
 
 def license_keys(card: Mapping[str, Any]) -> dict[str, str]:

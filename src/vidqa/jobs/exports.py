@@ -17,7 +17,7 @@ from vidqa.core.cli import USAGE
 from vidqa.core.files import absolute, read_object, write_json
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import EXPORT, RunFolder
-from vidqa.data.hub_card import CARD, front_matter, license_keys
+from vidqa.data.hub_card import CARD, base_model, front_matter, license_keys
 from vidqa.data.storage.hub import is_hub_name, parse, snapshot_of
 from vidqa.families import require_plain_weights
 from vidqa.families.published import license_of
@@ -131,7 +131,7 @@ def origin_of(source: ExportSource) -> Origin:
     Exports have the license and the hub's name of their base in their card, and so hand them on."""
     base, card = source.base, front_matter(source.base / CARD)
     repository, revision = _on_hub(source)
-    ancestor = _named(card.get("base_model"))
+    ancestor = base_model(card)
     license = license_keys(card) or license_of(repository or ancestor)
     return Origin(repository or base.name, repository, revision, ancestor, _parent(base), license)
 
@@ -157,13 +157,8 @@ def _on_hub(source: ExportSource) -> tuple[str, str]:
     return "", ""
 
 
-def _named(base: object) -> str:
-    first = base[0] if isinstance(base, list) and base else base
-    return first if isinstance(first, str) else ""
-
-
-def name_base(folder: Path, name: str, revision: str = "") -> None:
-    """Replace the base path in an adapter by a name on the hub, if it is one: the path exists on this machine only."""
+def name_base(folder: Path, name: str = "", revision: str = "") -> None:
+    """Replace the base path in an adapter, which exists on this machine only, by a name on the hub or by none."""
     if config := read_object(folder / ADAPTER):
-        base = {"base_model_name_or_path": name, "revision": revision or None}
+        base = {"base_model_name_or_path": name or None, "revision": revision or None}
         write_json(folder / ADAPTER, {**config, **base})

@@ -21,7 +21,7 @@ from vidqa.jobs import records
 from vidqa.jobs.exports import ExportSource, Origin
 from vidqa.jobs.job_results import dataset_of
 from vidqa.planning.resume_compat import weights_hash
-from vidqa.spec import effective_batch
+from vidqa.spec import effective_batch, steps_per_epoch
 from vidqa.spec.grpo_tables import reward_weights
 from vidqa.spec.models import GrpoSpec
 
@@ -112,7 +112,7 @@ def card_text(
         adapter=is_adapter,
         merged=merged,
         base=_base(origin),
-        base_name=origin.name,
+        repository=origin.repository,
         scores=[_score_row(evaluated) for evaluated in scores],
         settings=_settings(scores),
         training=_training(source, origin),
@@ -125,8 +125,8 @@ def card_text(
 
 
 def _front_matter(source: ExportSource, origin: Origin, is_adapter: bool) -> str:
-    base = origin.repository or origin.ancestor
     relation = "adapter" if is_adapter else "finetune"
+    base = origin.repository or ("" if is_adapter else origin.ancestor)  # an adapter is one of its own base alone
     tags = ["lora"] if source.is_adapter else []
     tags += ["reinforcement-learning", "grpo"] if isinstance(source.spec, GrpoSpec) else []
     settings = {
@@ -161,13 +161,15 @@ def _training(source: ExportSource, origin: Origin) -> list[tuple[str, str]]:
     spec, run = source.spec, source.run
     facts, plan, train = run.read_run(), read_object(run.path / "plan.json"), spec.train
     best = read_object(run.path / "best.json")
-    order = source.facts.get("order", {})
+    order, step = source.facts.get("order", {}), source.facts.get("step")
+    samples = plan.get("train_samples") or order.get("samples")
+    per_epoch = steps_per_epoch(spec, samples) if samples else 0
     vision, lora = spec.custom.vision, spec.policy.lora
     rows: dict[str, object] = {
         "data fingerprint": facts.get("data_fingerprint") or order.get("data_fingerprint"),
-        "samples": plan.get("train_samples") or order.get("samples"),
-        "steps": source.facts.get("step"),
-        "epochs": train.epoch,
+        "samples": samples,
+        "steps": step,
+        "epochs": f"{step / per_epoch:.3g}" if step and per_epoch else "",
         **(_policy(spec) if isinstance(spec, GrpoSpec) else {"effective batch": effective_batch(spec)}),
         "learning rate": train.optm_lr,
         "precision": train.param_dtype,

@@ -73,9 +73,8 @@ def for_the_hub(export: Path, repository: str) -> Iterator[Path]:
         if source := export_source(export.resolve()):
             write_json(folder / EXPORT, _facts(source, merge=False))
             _describe(source, folder, repository, merge=False)
-        base = Path(str(read_object(folder / ADAPTER).get("base_model_name_or_path")))
-        if base.is_absolute():
-            name_base(folder, base.name)
+        if os.path.isabs(str(read_object(folder / ADAPTER).get("base_model_name_or_path"))):
+            name_base(folder)  # a bare folder name would be looked up on the hub
         yield folder
 
 

@@ -21,6 +21,7 @@ from vidqa.core.actions import action_for, resolve
 from vidqa.core.files import absolute
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data import fingerprint, load_records, open_source, split_by_video
+from vidqa.data.problems import shown_names
 from vidqa.data.record import MediaRef, Record
 from vidqa.families.problems import SAMPLE_ANSWERS
 from vidqa.planning.pairs import learns_pairs, plan_pairs
@@ -215,5 +216,11 @@ def too_long(samples: Sequence[Sample], longest: int) -> list[Sample]:
 
 def without_labels(samples: Sequence[Sample]) -> list[Problem]:
     """SAMPLE_ANSWERS for every training sample without a supervised token."""
-    without = [sample for sample in samples if not sample.supervised]
-    return [SAMPLE_ANSWERS.at(sample.record.place, "it has no trained token") for sample in without]
+    return [SAMPLE_ANSWERS.at(s.record.place, "it has no trained token") for s in samples if not s.supervised]
+
+
+def unmeasured(samples: Sequence[Sample]) -> list[Problem]:
+    """SAMPLE_ANSWERS, a warning with the ids of validation samples without a supervised token."""
+    ids = [sample.record.id for sample in samples if not sample.supervised]
+    message = f"{len(ids)} of {len(samples)} samples have no answer token, so no loss: {shown_names(ids)}"
+    return [SAMPLE_ANSWERS.at("validation", message, severity="warning")] if ids else []

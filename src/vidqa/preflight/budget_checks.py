@@ -15,7 +15,7 @@ from vidqa.planning.budget.methods import micro_step_seconds, step_seconds
 from vidqa.planning.budget.params import ParamCounts
 from vidqa.planning.budget.speed import START_S, FlopsModel, Gpu, efficiency, flops_of, recomputed_flops_share
 from vidqa.planning.packing import Steps, pack_budget
-from vidqa.planning.plan import too_long, without_labels
+from vidqa.planning.plan import too_long, unmeasured, without_labels
 from vidqa.planning.prefix_sharing import workload
 from vidqa.planning.rollouts import step_time
 from vidqa.planning.samples import Sample
@@ -45,11 +45,12 @@ def tokens(inputs: Inputs) -> list[Problem]:
     for place, sample in enumerate(sorted(refused, key=lambda sample: -sample.length)):
         fits = changes_that_fit(inputs, sample) if place < EXPLAINED else None
         problems.append(sample.too_long(inputs.longest_allowed, fits))
-    if inputs.training and not inputs.declared_action.generates_completions:
-        problems += without_labels(inputs.planned["train"].samples)
+    learned = [part.samples for name, part in inputs.planned.items() if inputs.is_learned(name)]
+    problems += [problem for samples in learned for problem in without_labels(samples)]
+    held = unmeasured(inputs.usable("validation")) if learned and "validation" in inputs.planned else []
     if inputs.offline_model is not None:
-        return [replace(p, severity="warning", message=f"estimated: {p.message}") for p in problems]
-    return [replace(problem, severity=inputs.bad_sample_severity) for problem in problems]
+        return [replace(p, severity="warning", message=f"estimated: {p.message}") for p in problems + held]
+    return [replace(problem, severity=inputs.bad_sample_severity) for problem in problems] + held
 
 
 def token_facts(inputs: Inputs) -> dict[str, Any]:

@@ -305,13 +305,14 @@ class Inputs:
     def planned(self) -> dict[str, PlannedSet]:
         return self.plan.sets
 
+    def is_learned(self, name: str) -> bool:
+        """Whether the run trains or calibrates on the answers of a set."""
+        action = self.declared_action
+        return not action.generates_completions and any(d.name == name and d.is_trained_on for d in action.data)
+
     def usable(self, name: str) -> Sequence[Sample]:
         """The samples of a set that the run will use."""
-        action = self.declared_action
-        trained = not action.generates_completions and any(
-            data.name == name and data.is_trained_on for data in action.data
-        )
-        return usable(self.planned[name].samples, self.longest_allowed, trained=trained)
+        return usable(self.planned[name].samples, self.longest_allowed, trained=self.is_learned(name))
 
     def training_steps(self, train_spec: TrainSpec) -> tuple[Sequence[Sample], int]:
         """The samples of a training, and its steps. Raises Skip if it has none."""

@@ -27,6 +27,7 @@ from vidqa.planning.plan import (
     load_sets,
     make_plan,
     too_long,
+    unmeasured,
     usable,
     without_labels,
 )
@@ -73,6 +74,8 @@ def _prepared(spec: TrainSpec, plan: Plan, world: World, run: RunFolder, *, trai
     chosen, problems = fitting(spec, plan.sets["train"], trained=trained)
     held, more = fitting(spec, plan.sets["validation"]) if "validation" in plan.sets else ([], [])
     world.on_main(lambda: leave_out(problems + more, run))
+    for problem in unmeasured(held) if trained else []:
+        world.note(f"validation: {problem.message}")
     if not chosen:
         raise EMPTY.error(spec.custom.train_dataset.annotation_path, "no training sample is usable", CHECK_LOG)
     return Prepared(chosen, held, plan.data_fingerprint)

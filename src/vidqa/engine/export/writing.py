@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from vidqa.core.files import remove, write_json, write_text
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import OF_ONE_EXPORT, RunFolder
-from vidqa.data.hub_card import CARD, front_matter, front_matter_text, license_keys
+from vidqa.data.hub_card import CARD, base_model, front_matter, front_matter_text, license_keys
 from vidqa.data.storage.hub import snapshot_of
 from vidqa.engine.distributed import World, local_part
 from vidqa.engine.export._base import Trained
@@ -208,8 +208,8 @@ def _write_origin(base: Path, folder: Path) -> None:
     """Write the license and the origin of the model in `base` into the README.md of `folder`, whose weights were made
     from it: everything else in a model's own card describes that model. Without either nothing is written."""
     card = front_matter(base / CARD)
-    origin = [name] if (name := snapshot_of(base)) else card.get("base_model")
-    settings = {**license_keys(card), **({"base_model": origin} if origin else {})}
+    origin = snapshot_of(base) or base_model(card)
+    settings = {**license_keys(card), **({"base_model": [origin]} if origin else {})}
     if settings:
         write_text(folder / CARD, f"{front_matter_text(settings)}\n\nThe license and the origin of these weights.\n")
 

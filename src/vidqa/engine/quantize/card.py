@@ -37,7 +37,7 @@ def write_card(folder: Path) -> None:
         "accuracy": gate["sentence"] if gate else "not compared",
         "made with": ", ".join(f"{name} {number}" for name, number in facts["versions"].items()),
     }
-    about = f"The model {facts['model']['name']} with smaller numbers, in the format of compressed-tensors."
+    about = f"The model {facts['model']['name']}, in smaller numbers, in the format of compressed-tensors."
     lines = [front_matter_text(head), f"# {facts['scheme']}", "", about, "", "| | |", "| --- | --- |"]
     lines += [f"| {name} | {value} |" for name, value in rows.items()]
     lines += ["", *tries_table(facts["tries"])] if "tries" in facts else []

@@ -43,7 +43,6 @@ from vidqa.engine.quantize.proof import Measured, measure, prove
 from vidqa.engine.quantize.recipe import compress
 from vidqa.families import family_of, quantization_of, require_plain_weights
 from vidqa.families.weights import weight_bytes
-from vidqa.planning.plan import usable
 from vidqa.planning.quantization import QuantizationPlan, fused_group, group_of, plan_quantization
 from vidqa.planning.resume_compat import weights_hash
 from vidqa.planning.samples import Planner, calibration_planner
@@ -51,6 +50,7 @@ from vidqa.spec import check_with_gpus
 from vidqa.spec.models import QuantizeSpec
 from vidqa.spec.parent_layers import trained_view, view_of
 from vidqa.spec.quantize_tables import method_of, needs_calibration
+from vidqa.spec.run_lookup import EXPORTS
 
 NAME = "final"  # of the run's export, which --parent-run looks for
 SHARD = "5GB"
@@ -113,7 +113,7 @@ class Quantization:
             assert self.before
             measured = (self.before, expected, self.planner, self.proving, self.device)
             proof = prove(folder, self.source, plan, options, *measured)
-            facts = facts_of(options, self.source, folder, plan, self.calibration if self.rows else None)
+            facts = facts_of(self.spec, self.source, folder, plan, self.calibration if self.rows else None)
             facts |= {"proof": proof, "seconds": round(time.perf_counter() - started, 1)}
             write_json(folder / FACTS, facts)
             write_json(folder / EXPORT, {"schema_version": 1, "step": 0, "created": now(), "spec": view_of(self.spec)})
@@ -143,12 +143,11 @@ class Quantization:
 def calibration_of(spec: QuantizeSpec, planner: Planner, world: World, run: RunFolder) -> Calibration:
     """The samples for calibration and proof."""
     planned = shared_plan(spec, planner, world, run)
-    samples, problems = fitting(spec, planned.sets["calibration"])
+    samples, problems = fitting(spec, planned.sets["calibration"], trained=True)
     world.on_main(lambda: leave_out(problems, run))
-    learned = usable(samples, spec.quantize.max_sequence_length, trained=True)
-    if not learned:
+    if not samples:
         raise EMPTY.error(spec.dataset.annotation_path, "no sample has trained answer tokens", CHECK_LOG)
-    return choose_calibration(spec, learned, planned.data_fingerprint)
+    return choose_calibration(spec, samples, planned.data_fingerprint)
 
 
 def source_folder(spec: QuantizeSpec, run: RunFolder, world: World) -> Path:
@@ -182,11 +181,19 @@ def write_folder(model: Any, source: Path, run: RunFolder) -> Path:
     return folder
 
 
+def named(folder: Path) -> str:
+    """The name of a model without its path: organisation/name on the hub, run and export, or that of its folder."""
+    run = f"{folder.parents[1].name}, " if folder.parent.name == EXPORTS else ""
+    return snapshot_of(folder) or f"{run}{folder.name}"
+
+
 def facts_of(
-    options: Any, source: Path, folder: Path, plan: QuantizationPlan, calibration: Calibration | None
+    spec: QuantizeSpec, source: Path, folder: Path, plan: QuantizationPlan, calibration: Calibration | None
 ) -> dict[str, Any]:
     """The content of quantize.json except the proof. `kept` are all unquantized linear layers, the tower's too."""
-    table, family = quantization_of(folder), family_of(folder)
+    table, family, options, model = quantization_of(folder), family_of(folder), spec.quantize, spec.model
+    name = named(Path(model.model_path).resolve())
+    name = f"{named(Path(model.base_model_path))} with the adapters of {name}" if model.enable_lora else name
     return {
         "schema_version": 1,
         "scheme": options.quantization_scheme,
@@ -198,6 +205,6 @@ def facts_of(
         "kept": sorted({family.parameter_name(name) for name in table["ignore"]}),
         "bytes": {"model": weight_bytes(source).bytes, "quantized": weight_bytes(folder).bytes},
         "versions": {**{name: version(name) for name in LIBRARIES}, "vidqa": vidqa.__version__},
-        "model": {"name": snapshot_of(source) or source.name, "weights": weights_hash(source)},
+        "model": {"name": name, "weights": weights_hash(source)},
         "calibration": calibration.as_dict() if calibration else None,
     }

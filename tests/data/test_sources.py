@@ -393,6 +393,21 @@ def test_shards_that_number_their_records_alike_give_ids_of_their_own(tmp_path: 
     assert [record.id for record in load_records(tmp_path)] == ["0001", "s-1/0001"]
 
 
+@pytest.mark.parametrize(
+    ("files", "key"),
+    [
+        ({"json": '{"question": "Why?", "answer": "So", "answer": "No"}'}, "answer"),
+        ({"json": '{"text": "a"}', "txt": "b"}, "text"),
+    ],
+)
+def test_a_record_of_a_shard_that_repeats_a_key_is_refused(tmp_path: Path, files: dict[str, str], key: str) -> None:
+    with tarfile.open(tmp_path / "s.tar", "w") as tar:
+        for ending, content in {"mp4": "x", **files}.items():
+            write_member(tar, f"a.{ending}", content.encode())
+    problem = check_records(tmp_path / "s.tar")[1][0]
+    assert problem.code == "DATA_SYNTAX" and repr(key) in problem.message and "every key once" in problem.remedy
+
+
 def test_media_of_a_shard_without_a_text_are_counted(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "s.tar", "w") as tar:
         for name in ("a.mp4", "b.mp4", "b.json", "c.mp4", "c.png"):

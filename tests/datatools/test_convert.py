@@ -520,6 +520,14 @@ def test_any_bytes_are_a_csv_or_refused(tail: bytes) -> None:
             assert refused.problems
 
 
+def test_a_file_of_tao_that_repeats_a_key_is_refused(tmp_path: Path) -> None:
+    file = tao_vl(tmp_path) / "bcq.json"
+    file.write_text(file.read_text().replace('"question"', '"question": "Shut?", "question"', 1))
+    for path in (tmp_path, file):
+        with pytest.raises(ProblemError, match="(?s)DATA_SYNTAX.*repeats the key 'question'.*key of an object once"):
+            convert(path, tmp_path / "o.json", "llava")
+
+
 def test_inputs_that_are_nothing(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
     (tmp_path / "x.parquet").write_bytes(b"PAR1 no parquet")

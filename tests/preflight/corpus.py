@@ -434,6 +434,9 @@ for title, code, spoil in (
 # Annotations
 
 
+REPEATS = '[{"from": "human", "value": "Open?", "value": "Shut?"}, {"from": "gpt", "value": "Yes"}]'
+
+
 def raw(text: str | bytes) -> Spoil:
     def spoil(case: Case) -> None:
         case.raw = text
@@ -464,6 +467,7 @@ for title, code, spoil in (
     ("nested too deeply", "DATA_SYNTAX", raw("[" * 100_000)),
     ("a repeated key", "DATA_SYNTAX", raw('[{"id": "a", "question": "Open?", "answer": "Yes", "answer": "No"}]')),
     ("a repeated key of JSONL", "DATA_SYNTAX", raw('{"question": "Open?", "answer": "Yes", "answer": "No"}\n')),
+    ("a repeated key of turns in JSON text", "DATA_SYNTAX", first(lambda record: record.update(conversations=REPEATS))),
     ("one object", "DATA_FIELD", raw(json.dumps({"data": []}, indent=1))),
     ("a number for a record", "DATA_FIELD", raw("[1, 2, 3]")),
     ("no conversation", "DATA_FIELD", first(lambda record: record.pop("conversations"))),

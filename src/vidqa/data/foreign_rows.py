@@ -8,6 +8,8 @@ from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from vidqa.data.reader import RepeatedKeyError, loads
+
 MEDIA = ("video", "videos", "image", "images")
 STRUCT = {"path", "bytes"}  # fields of Video and Image columns in tables
 ASK_LETTER = "Answer with the option's letter from the given choices directly."
@@ -28,12 +30,16 @@ def shaped(rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
 def _rows_of(index: int, row: Any) -> Iterator[tuple[int, Any]]:
     """Convert one row of a source to one or more rows, each with the row's index.
 
-    A row whose `qa_pairs` is a list becomes one row for each question, with the ids ID-0, ID-1 and so on.
+    A row with JSON text that repeats a key becomes that RepeatedKeyError. A row whose `qa_pairs` is a list becomes one row for each question, with the ids ID-0, ID-1 and so on.
     """
     if not isinstance(row, dict):
         yield index, row
         return
-    row = _pair_row(with_media(_read_turns(row), _path))
+    try:
+        row = _pair_row(with_media(_read_turns(row), _path))
+    except RepeatedKeyError as repeated:
+        yield index, repeated
+        return
     if PAIRS not in row or "conversations" in row or "messages" in row:
         yield index, _question_row(row)
         return
@@ -98,13 +104,15 @@ def _turns(value: Any, role: str) -> list[Any]:
 
 
 def _read_turns(row: dict[str, Any]) -> dict[str, Any]:
-    """Decode turns, and a provenance, that are written as JSON text."""
+    """Decode turns, and a provenance, that are written as JSON text. Raises RepeatedKeyError."""
     read = {}
     for field in ("conversations", "messages", "provenance", "prompt", "chosen", "rejected"):
         text = row.get(field)
         if isinstance(text, str) and text.lstrip()[:1] in ("[", "{"):
             try:
-                read[field] = json.loads(text)
+                read[field] = loads(text)
+            except RepeatedKeyError as repeated:
+                raise RepeatedKeyError(f"{field}: {repeated}") from repeated
             except (ValueError, RecursionError):
                 continue  # reading the row reports the error
     return {**row, **read} if read else row

@@ -21,7 +21,7 @@ from vidqa.data.conversation import (
 from vidqa.data.foreign_rows import unshown_options
 from vidqa.data.media import MediaSource, NotFound
 from vidqa.data.problems import ProblemCollector
-from vidqa.data.reader import type_name
+from vidqa.data.reader import RepeatedKeyError, type_name
 from vidqa.data.record import ORIGINS, MediaRef, Provenance, Record, Turn
 from vidqa.data.row_findings import SHORT, Invalid, RowFindings
 from vidqa.data.turns import Spoken, TurnReader
@@ -84,7 +84,9 @@ class _Row:
 
     def record(self) -> Record | None:
         if not isinstance(self.row, dict):
-            self.findings.wrong(problems.FIELD, "", f"expected an object, got {type_name(self.row)}")
+            repeats = isinstance(self.row, RepeatedKeyError)
+            message = str(self.row) if repeats else f"expected an object, got {type_name(self.row)}"
+            self.findings.wrong(problems.SYNTAX if repeats else problems.FIELD, "", message)
             return None
         self.findings.id = self.findings.attempt(self._id)
         self.findings.unused("", unused_in_record(self.row))

@@ -23,9 +23,10 @@ FILE_MISSING = Code(
 )
 SYNTAX = Code(
     "DATA_SYNTAX",
-    "A file of records cannot be parsed: it is not valid JSON, JSONL, CSV, parquet or Arrow, or not UTF-8 text.",
-    f"Write a JSON list of records, or one record per line (JSONL), each such as {EXAMPLE}; a CSV needs a header line, "
-    "and quotes around cells with commas or line breaks.",
+    "A file of records cannot be parsed: it is not valid JSON, JSONL, CSV, parquet or Arrow, not UTF-8 text, or has an "
+    "object that repeats a key.",
+    f"Write a JSON list of records, or one record per line (JSONL), each such as {EXAMPLE}, with every key once; a CSV "
+    "needs a header line, and quotes around cells with commas or line breaks.",
 )
 EMPTY = Code(
     "DATA_EMPTY",

@@ -133,12 +133,12 @@ def _elements(elements: list[Any]) -> Iterator[tuple[int, Any] | Fault]:
 
 
 def value_of(element: msgspec.Raw) -> Any:
-    """Decode one element as `_loads` does. Raises ValueError, RecursionError."""
+    """Decode one element as `loads` does. Raises ValueError, RecursionError."""
     text = bytes(element)
     with suppress(*WRONG):  # lone surrogates, deep nesting; where both decoders accept a value, they agree
         if len(_KEY.findall(text)) == _keys(value := _VALUE.decode(element)):
             return value  # else a key is repeated, or a string looks like one
-    return _loads(text.decode("utf-8"))
+    return loads(text.decode("utf-8"))
 
 
 def _keys(value: Any) -> int:
@@ -148,23 +148,26 @@ def _keys(value: Any) -> int:
     return len(value) + sum(map(_keys, value.values())) if isinstance(value, dict) else sum(map(_keys, value))
 
 
+class RepeatedKeyError(ValueError):
+    """A JSON object repeats a key, of which the json module takes the last."""
+
+
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these pairs. Raises ValueError for a repeated key, of which the json module takes the last."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
         ((repeated, _),) = Counter(key for key, _ in pairs).most_common(1)
-        raise ValueError(f"an object repeats the key {repeated!r}")
+        raise RepeatedKeyError(f"an object repeats the key {repeated!r}")
     return fields
 
 
 _PATIENT = json.JSONDecoder(object_pairs_hook=_distinct)
-_loads = _PATIENT.decode
+loads = _PATIENT.decode  # as json.loads; raises RepeatedKeyError, too
 
 
 def _list_rows(text: str) -> Iterator[tuple[int, Any] | Fault]:
     """Decode a list by the json module; of a broken list the elements before the error."""
     try:
-        rows = _loads(text)
+        rows = loads(text)
     except WRONG as broken:
         yield from _before(text, broken)
     else:
@@ -205,7 +208,7 @@ def _lines(text: str) -> Iterator[tuple[int, Any] | Fault]:
         if not line.strip(BLANK):
             continue
         try:
-            value = _loads(line)
+            value = loads(line)
         except WRONG as broken:
             is_cut = number == len(lines) and _reached_the_end(broken)
             message = _truncated_record(index, whole) if is_cut else f"not valid JSON: {_reason(broken)}"
@@ -219,7 +222,7 @@ def _lines(text: str) -> Iterator[tuple[int, Any] | Fault]:
 def _object(text: str, wrappers: Container[str]) -> Iterator[tuple[int, Any] | Fault]:
     """Read one value that is not a list; an object may wrap one."""
     try:
-        value = _loads(text)
+        value = loads(text)
     except WRONG as broken:
         line = broken.lineno if isinstance(broken, json.JSONDecodeError) else 1
         yield Fault(SYNTAX, f":{line}", f"not valid JSON: {_reason(broken)}")
@@ -238,7 +241,7 @@ def _wrapped(value: Any, wrappers: Container[str]) -> list[Any] | None:
 
 def _value_or_none(text: str) -> Any:
     try:
-        return _loads(text)
+        return loads(text)
     except WRONG:
         return None
 

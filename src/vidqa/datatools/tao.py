@@ -8,8 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from vidqa.data.problems import ProblemCollector
-from vidqa.data.reader import TOO_DEEP, is_deep, type_name
+from vidqa.data.problems import SYNTAX, ProblemCollector
+from vidqa.data.reader import TOO_DEEP, RepeatedKeyError, is_deep, loads, type_name
 from vidqa.data.sources import Rows
 from vidqa.datatools.problems import FORMAT
 
@@ -18,9 +18,13 @@ TAO_VL = "tao-vl-reason-v1.0"
 
 
 def read_object(path: Path, collector: ProblemCollector | None = None) -> dict[str, Any] | None:
-    """The JSON object in a file; None, and a problem if there is a collector, for anything else."""
+    """The JSON object in a file; None, and a problem if there is a collector, for anything else or a repeated key."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
+        value = (json.loads if collector is None else loads)(path.read_text(encoding="utf-8-sig"))
+    except RepeatedKeyError as repeated:
+        assert collector is not None
+        collector.add(SYNTAX, str(path), str(repeated), "write each key of an object once, with the value that is meant")
+        return None
     except (OSError, ValueError, RecursionError) as broken:
         reason = str(broken)
     else:

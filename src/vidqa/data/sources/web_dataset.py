@@ -6,7 +6,6 @@ shards/train-{000000..000007}.tar      shards/*.tar      a folder that holds onl
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
 import tarfile
@@ -21,6 +20,7 @@ from vidqa.data.foreign_rows import MEDIA
 from vidqa.data.media import MediaSource, kind_of, media_source
 from vidqa.data.media_cache import open_tar, plain_members
 from vidqa.data.problems import EMPTY, LEFT_OUT, SYNTAX, TAR_BROKEN, ProblemCollector, missing_file, shown_names
+from vidqa.data.reader import loads
 from vidqa.data.sources._base import Names, Rows, Source, SourceKind, digest_of
 
 BRACES = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
@@ -100,7 +100,10 @@ def _shard_rows(tar: Path, named: str, used: set[str], collector: ProblemCollect
                     media.setdefault(f"{kind}s", []).append(f"{named}!{name}")
                 elif content is not None:
                     has_text = True
-                    fields |= _fields(f"{tar}!{name}", _parts(name)[1], content, collector)
+                    more = _fields(f"{tar}!{name}", _parts(name)[1], content, collector)
+                    if repeated := fields.keys() & more.keys():
+                        collector.add(SYNTAX, f"{tar}!{name}", f"another file of the record has {min(repeated)!r}, too")
+                    fields |= more
             if fields:
                 own = {field: value for field, value in fields.items() if not media or field not in MEDIA}
                 keys.add(key)
@@ -119,7 +122,7 @@ def _fields(where: str, ending: str, content: bytes, collector: ProblemCollector
     """The fields in a text file of a record."""
     try:
         text = content.decode("utf-8")
-        value = json.loads(text) if ending == "json" else {TEXTS[ending]: text.strip()}
+        value = loads(text) if ending == "json" else {TEXTS[ending]: text.strip()}
     except (ValueError, RecursionError) as broken:
         collector.add(SYNTAX, where, f"it cannot be read: {str(broken)[:200]}")
         return {}

@@ -383,7 +383,7 @@ def test_status_of_a_thousand_trials_takes_less_than_a_second_and_no_lock(tmp_pa
 
 
 def test_trials_at_the_same_time_share_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_installed_gpus", lambda: [""] * 8)
+    monkeypatch.setattr(local, "_installed_gpus", lambda _: [""] * 8)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     study = write_study(tmp_path, max_trials=3, max_concurrent=3)
     found = carry_out(study)

@@ -35,7 +35,7 @@ SHARE_GIB = 39.5  # of two
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 80 GiB each, by the names 4 and 6."""
-    monkeypatch.setattr(local, "_installed_gpus", lambda: [""] * 8)
+    monkeypatch.setattr(local, "_installed_gpus", lambda _: [""] * 8)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,6")
     monkeypatch.setattr("vidqa.automl.study.visible_gpus", lambda: [gpus.Gpu("card", CARD_GIB)] * 2)
 

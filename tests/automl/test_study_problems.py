@@ -126,7 +126,7 @@ def test_a_mistyped_goal_is_refused_before_a_job_starts(
 
 def test_settings_of_gpus_are_named_where_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # without nvidia-smi
-    monkeypatch.setattr(local, "_installed_gpus", list)
+    monkeypatch.setattr(local, "_installed_gpus", lambda _: [])
     sets = ("limits.gpu_hours=4", "resources.trials_per_gpu=2")
     (note,) = open_study(write_study(tmp_path, *sets)).notes
     assert note.endswith("nothing uses limits.gpu_hours and resources.trials_per_gpu")

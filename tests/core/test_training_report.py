@@ -150,7 +150,9 @@ def test_the_page_needs_no_network_and_runs_nothing(tmp_path: Path) -> None:
 
 
 def test_nothing_of_the_run_becomes_markup(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "<b>run", resumes=[{"from": f"/{EVIL}/x/y", "step": 4, "changed": [EVIL]}], more=EVIL)
+    lost = {"from": None, "step": 0, "lost": 7}
+    resumes = [{"from": f"/{EVIL}/x/y", "step": 4, "changed": [EVIL]}, lost]
+    run = make_run(tmp_path / "<b>run", resumes=resumes, more=EVIL)
     run.update_run(trainable=[{"part": EVIL, "parameters": 2, "trainable": 1}])
     plan = {"quarantined": [{"code": EVIL, "where": EVIL, "message": EVIL}], "data_fingerprint": EVIL}
     (run.path / "plan.json").write_text(json.dumps(plan))
@@ -160,7 +162,7 @@ def test_nothing_of_the_run_becomes_markup(tmp_path: Path) -> None:
     page = page_of(run)
     assert not page.all("script") and not page.all("img") and not page.all("b")
     assert not any(name.startswith("on") for _, attrs in page.tags for name in attrs)
-    assert page.text.count("<script>alert(1)</script>") >= 7
+    assert page.text.count("<script>alert(1)</script>") >= 7 and "this run, no checkpoint left of step 7" in page.text
 
 
 def test_a_run_that_goes_on_from_another_has_one_curve(tmp_path: Path) -> None:

@@ -524,7 +524,7 @@ def test_a_file_of_tao_that_repeats_a_key_is_refused(tmp_path: Path) -> None:
     file = tao_vl(tmp_path) / "bcq.json"
     file.write_text(file.read_text().replace('"question"', '"question": "Shut?", "question"', 1))
     for path in (tmp_path, file):
-        with pytest.raises(ProblemError, match="(?s)DATA_SYNTAX.*repeats the key 'question'.*key of an object once"):
+        with pytest.raises(ProblemError, match=r"(?s)DATA_SYNTAX.*repeats the key 'question'.*key of an object once"):
             convert(path, tmp_path / "o.json", "llava")
 
 

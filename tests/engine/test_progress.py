@@ -15,7 +15,9 @@ from accelerate import PartialState
 
 from vidqa.core.problem import INTERNAL
 from vidqa.core.run_folder import RunFolder, read_metrics
+from vidqa.engine.distributed import single_process_world
 from vidqa.engine.progress import Progress, open_progress
+from vidqa.engine.training.resume import Start, resume
 from vidqa.spec import Layer, TrainSpec, resolve
 
 
@@ -98,6 +100,15 @@ def test_a_resumed_run_takes_back_later_metrics(tmp_path: Path) -> None:
         file.write('{"step": 3, "train/lo')  # cut off by a kill
     run.forget_metrics_after(1)
     assert [event["step"] for event in read_metrics(tmp_path / "metrics.jsonl")] == [1]
+
+
+def test_an_attempt_whose_checkpoints_are_gone_is_recorded(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    _log(run)
+    resume(Start(), run, {}, None, None, single_process_world())
+    assert run.read_resumes() == [{"from": None, "step": 0, "lost": 2}]
+    resume(Start(), run, {}, None, None, single_process_world())  # nothing was trained since
+    assert len(run.read_resumes()) == 1
 
 
 def test_wandb_without_a_key_is_offline_and_never_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -157,7 +158,7 @@ def test_gpus_that_are_not_here_start_no_job(stand_in: None, write_spec: WriteSp
 def test_a_job_on_the_devices_of_a_running_job_is_a_warning(
     stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, first: str, second: str, shared: str
 ) -> None:
-    monkeypatch.setattr(local, "_installed_gpus", lambda: ["GPU-aa11", "GPU-bb22", "GPU-cc33"])
+    monkeypatch.setattr(local, "_installed_gpus", lambda _: ["GPU-aa11", "GPU-bb22", "GPU-cc33"])
     problems = []
     for devices in (first, second):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
@@ -172,6 +173,25 @@ def test_a_job_on_the_devices_of_a_running_job_is_a_warning(
         assert problem.where == first_job and f"cancel {first_job}" in problem.remedy and problem.severity == "warning"
     for job_id in (first_job, second_job):
         jobs.cancel(job_id, ENOUGH_S)
+    assert not [p for p in dry_run("train", write_spec("hang"), "local").problems if p.code == "JOB_NOT_DONE"]
+
+
+def test_a_container_on_the_same_gpu_is_a_warning(
+    stand_in: None, write_spec: WriteSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its job runs as far as can be known: no daemon answers."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-docker")
+    monkeypatch.setattr(local, "_installed_gpus", lambda _: ["GPU-aa11", "GPU-bb22"])
+    over = ended(started(write_spec("complete")))
+    request = {"HostConfig": {"DeviceRequests": [{"DeviceIDs": ["1"]}]}}
+    (Path(over.run_dir) / "container.json").write_text(json.dumps(request))
+    gpus = {"gpus": 1, "processes": 1}
+    records.write(replace(over, job_id="contained", platform="docker", state=State.RUNNING, settings={}, **gpus))
+    for devices, shared in (("0", []), ("GPU-bb", ["contained"])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
+        problems = dry_run("train", write_spec("hang"), "local").problems
+        assert [problem.where for problem in problems if problem.code == "JOB_NOT_DONE"] == shared
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")  # containers of another machine
     assert not [p for p in dry_run("train", write_spec("hang"), "local").problems if p.code == "JOB_NOT_DONE"]
 
 

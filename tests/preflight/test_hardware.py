@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from unittest.mock import Mock
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from tests.preflight.corpus import Case, machine
+from vidqa.jobs.platforms import local
 from vidqa.preflight import gpus
 from vidqa.preflight.environment_checks import clock_skew
 from vidqa.preflight.gpus import (
@@ -41,6 +43,22 @@ def test_gpus_are_read_from_nvidia_smi(case: Case) -> None:
     for visible, count in (("", 0), ("1", 1), ("0,3", 2), ("GPU-2", 1), ("-1", 0), ("7", 0)):
         case.patch.setenv("CUDA_VISIBLE_DEVICES", visible)
         assert len(visible_gpus()) == count, visible
+
+
+@pytest.mark.parametrize(
+    ("names", "profile"), [("MIG-b", "3g.71gb"), ("MIG-b,MIG-a", "3g.71gb"), (None, "1g.18gb"), ("0", ""), ("", None)]
+)
+def test_a_mig_device_is_one_slice_of_its_gpu(case: Case, names: str | None, profile: str | None) -> None:
+    machine(case, H200, cuda="13.0", count=1)
+    program = case.folder / "bin/nvidia-smi"
+    slices = r"  MIG 1g.18gb     Device  0: (UUID: MIG-a)\n  MIG 3g.71gb     Device  1: (UUID: MIG-b)\n"
+    program.write_text(program.read_text().replace("(UUID: GPU-0)\n", rf"(UUID: GPU-0)\n{slices}", 1))
+    if names is not None:
+        case.patch.setenv("CUDA_VISIBLE_DEVICES", names)
+    whole = Gpu("NVIDIA H200", 140.4, "sm_90", "580.159.04")
+    piece = replace(whole, name=f"NVIDIA H200 MIG {profile}", memory_gb=float((profile or "")[3:-2] or 0))
+    assert visible_gpus() == ([] if profile is None else [piece if profile else whole])
+    assert local.gpu_count() == len(visible_gpus())
 
 
 def test_what_is_declared_wins(case: Case) -> None:

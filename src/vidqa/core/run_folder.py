@@ -149,13 +149,16 @@ class RunFolder:
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def forget_metrics_after(self, step: int, *, owed: bool = False) -> None:
-        """Drop events that a resumed run logs again: those later than `step`, and its validation if that is `owed`."""
+    def forget_metrics_after(self, step: int, *, owed: bool = False) -> int:
+        """Drop events that a resumed run logs again: those later than `step`, and its validation if that is `owed`.
+        Returns the last step that an earlier attempt had reached, 0 without one."""
         path = self.path / METRICS
-        if path.exists():
-            again = {LOSS, REWARD} if owed else set()
-            events = [e for e in read_metrics(path) if e["step"] < step or (e["step"] == step and not again & e.keys())]
-            write_text(path, "".join(json.dumps(event) + "\n" for event in events))
+        if not path.exists():
+            return 0
+        before, again = read_metrics(path), {LOSS, REWARD} if owed else set()
+        events = [e for e in before if e["step"] < step or (e["step"] == step and not again & e.keys())]
+        write_text(path, "".join(json.dumps(event) + "\n" for event in events))
+        return max((event["step"] for event in before), default=0)
 
     def complete(self, folder: Path, facts: str) -> list[Path]:
         """The folders step_N and epoch_N below `folder` with a JSON file `facts`, sorted by the step in it."""
@@ -228,10 +231,14 @@ class RunFolder:
         path = self.path / "run.json"
         write_json(path, {"schema_version": RUN_SCHEMA, "vidqa_version": __version__, **read_object(path), **facts})
 
+    def read_resumes(self) -> list[dict[str, Any]]:
+        """The `resumes` of run.json. Each names the checkpoint of a resume as `from`, or if none was left, `lost`, the
+        last step of the attempt before."""
+        resumes = self.read_run().get("resumes")
+        return [resume for resume in resumes if isinstance(resume, dict)] if isinstance(resumes, list) else []
+
     def add_resume(self, facts: dict[str, Any]) -> None:
-        """Add to the `resumes` of run.json, each of which names the checkpoint of a resume."""
-        before = read_object(self.path / "run.json").get("resumes")
-        self.update_run(resumes=[*(before if isinstance(before, list) else []), facts])
+        self.update_run(resumes=[*self.read_resumes(), facts])
 
 
 def checkpoint_folder(name: str) -> Path:

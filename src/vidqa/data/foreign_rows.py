@@ -30,7 +30,8 @@ def shaped(rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
 def _rows_of(index: int, row: Any) -> Iterator[tuple[int, Any]]:
     """Convert one row of a source to one or more rows, each with the row's index.
 
-    A row with JSON text that repeats a key becomes that RepeatedKeyError. A row whose `qa_pairs` is a list becomes one row for each question, with the ids ID-0, ID-1 and so on.
+    A row whose `qa_pairs` is a list becomes one row for each question, with the ids ID-0, ID-1 and so on; one with
+    JSON text that repeats a key becomes a RepeatedKeyError.
     """
     if not isinstance(row, dict):
         yield index, row

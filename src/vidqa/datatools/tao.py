@@ -21,12 +21,11 @@ def read_object(path: Path, collector: ProblemCollector | None = None) -> dict[s
     """The JSON object in a file; None, and a problem if there is a collector, for anything else or a repeated key."""
     try:
         value = (json.loads if collector is None else loads)(path.read_text(encoding="utf-8-sig"))
-    except RepeatedKeyError as repeated:
-        assert collector is not None
-        collector.add(SYNTAX, str(path), str(repeated), "write each key of an object once, with the value that is meant")
-        return None
     except (OSError, ValueError, RecursionError) as broken:
         reason = str(broken)
+        if isinstance(broken, RepeatedKeyError) and collector is not None:
+            collector.add(SYNTAX, str(path), reason, "write each key of an object once")
+            return None
     else:
         if isinstance(value, dict) and not is_deep(value):
             return value

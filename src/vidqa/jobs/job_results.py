@@ -133,8 +133,8 @@ def of_job(record: JobRecord) -> Result:
     if is_unfinished and not later and os.path.isdir(record.run_dir) and not failure.why_retry_fails(record.failure):
         verbs.append("retry")
     shown = results_of(record)
-    continued = {"continued_by": later.job_id} if later else {}
-    data = {**asdict(record), "progress": record.run.read_status(), **continued, **shown.facts}
+    resumes = {"resumes": record.run.read_resumes(), **({"continued_by": later.job_id} if later else {})}
+    data = {**asdict(record), "progress": record.run.read_status(), **resumes, **shown.facts}
     commands = [command("jobs", verb, record.job_id) for verb in verbs]
     commands += [command("jobs", "status", later.job_id)] if later else []
     if record.preflight == SKIPPED and record.state != State.COMPLETE:

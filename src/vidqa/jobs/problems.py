@@ -135,7 +135,8 @@ PLATFORM_TOO_FEW_GPUS = Code(
     "PLATFORM_TOO_FEW_GPUS",
     "The spec needs more processes than a node has GPUs; without a GPU the job runs on the CPU, which suits the demo "
     "and tests but is far too slow for a real model.",
-    "Provide as many GPUs (`nvidia-smi -L`) and list them in CUDA_VISIBLE_DEVICES, on a cluster raise --gpus or omit "
-    "it, or lower policy.parallelism.dp_shard_size or dp_replicate_size (evaluate: num_gpus).",
+    "Provide as many GPUs (`nvidia-smi -L`; of MIG devices a job uses one) and list them in CUDA_VISIBLE_DEVICES, on a "
+    "cluster raise --gpus or omit it, or lower policy.parallelism.dp_shard_size or dp_replicate_size (evaluate: "
+    "num_gpus).",
     Exit.ENVIRONMENT,
 )

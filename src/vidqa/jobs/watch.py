@@ -16,7 +16,7 @@ from vidqa.core.cli import FILE_REFUSED, command, duration_text, note
 from vidqa.core.problem import JOB_FAILED, Exit, Problem, ProblemError
 from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import cost, failure, records
-from vidqa.jobs.platforms import engine_process, platform
+from vidqa.jobs.platforms import ON_THIS_MACHINE, engine_process, platform
 from vidqa.jobs.platforms._base import LAUNCHER_ENDED, NOT_STARTED, Job, Observed, State
 from vidqa.jobs.platforms.local import gpu_indices
 from vidqa.jobs.platforms.processes import running_jobs
@@ -174,12 +174,19 @@ def describe(record: JobRecord) -> str:
         **({"failure": f"{record.failure['class']}: {record.failure['evidence']}"} if record.failure else {}),
         **({"preflight": record.preflight} if record.preflight else {}),
         "step": steps + left,
+        **({"resumed": _resumed_text(resumes[-1])} if (resumes := record.run.read_resumes()) else {}),
         "run": record.run_dir + ", which is not on this machine" * (not os.path.isdir(record.run_dir)),
         "log": record.log,
         "spec": record.spec,
         "launched": f"{record.created} on {record.launcher.host}, from {record.folder or 'a folder not recorded'}",
     }
     return "\n".join(f"{name:<9} {value}" for name, value in rows.items())
+
+
+def _resumed_text(resume: dict[str, Any]) -> str:
+    if "lost" in resume:
+        return f"at step 0: no checkpoint of the attempt before, which reached step {resume['lost']}, is left"
+    return f"after step {resume.get('step')}, from {resume.get('from')}"
 
 
 def wait(
@@ -281,16 +288,24 @@ def _show_from(record: JobRecord, position: int, show: Callable[[str], None]) ->
 
 
 def sharing_jobs(job: Job, platform_name: str) -> list[Problem]:
-    """A warning for each running job of this state folder whose GPUs, by their names in CUDA_VISIBLE_DEVICES, the job
-    would use, too; if both have none, they share the cores."""
-    if platform_name != "local":
+    """A warning for each running job of this state folder and machine whose GPUs, by their names in
+    CUDA_VISIBLE_DEVICES, the job would use, too; if both have none, they share the cores."""
+    if platform_name not in ON_THIS_MACHINE:
         return []
     own, problems, running = _used_gpus(environment.visible_gpus(), job), [], running_jobs()
-    for record in records.scan(running.keys() & records.names())[0]:
-        if record.platform != "local" or observe(record).state.is_terminal:
+    for record in records.scan()[0]:
+        is_local = record.platform == "local"
+        if record.state.is_terminal or record.platform not in ON_THIS_MACHINE:
             continue
-        variables = running[record.job_id]
-        others = _used_gpus(environment.gpu_names(variables.get(environment.GPUS)), record)
+        if "docker" in (platform_name, record.platform):
+            from vidqa.jobs.platforms import docker  # takes 0.2 s
+
+            if not docker.is_local():
+                continue
+        if (is_local and record.job_id not in running) or observe(record).state.is_terminal:
+            continue
+        written = running.get(record.job_id, {}).get(environment.GPUS)
+        others = _used_gpus(environment.gpu_names(written) if is_local else docker.gpu_names(record), record)
         devices = [f"GPU {name}" for name in own if name in others] if own or others else ["the same cores"]
         if devices:
             wait, cancel = (command("jobs", verb, record.job_id) for verb in ("wait", "cancel"))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,6 +82,13 @@ def visible_gpus() -> list[Gpu]:
         return [Gpu("unknown")] * local.gpu_count()
     rows = [[cell.strip() for cell in row] for row in csv.reader(listed.splitlines()) if len(row) == 5]
     names = environment.visible_gpus()
+    if device := local.mig_device(names, local.list_devices()):
+        index, profile = device
+        gibibytes = re.search(r"(\d+)gb", profile)
+        return [
+            replace(gpu, name=f"{gpu.name} MIG {profile}", memory_gb=float(gibibytes[1]) if gibibytes else None)
+            for gpu in (_gpu(row) for row in rows if row[0] == index)
+        ]
     allowed = names and local.gpu_indices(names)
     return [_gpu(row) for row in rows if allowed is None or row[0] in allowed]
 

@@ -257,9 +257,11 @@ def _resume(training: Training, resume: dict[str, Any]) -> dict[str, str]:
     other = other_run(resume, training.run)
     changed = resume.get("changed")
     words = ", ".join(map(str, changed)) if isinstance(changed, list) else ""
+    lost = f"no checkpoint left of step {_count(resume.get('lost'))}"
+    where = lost if "lost" in resume else Path(str(resume.get("from"))).name
     return {
         "step": _count(resume.get("step")),
-        "from": str(resume.get("from")) if other else f"this run, {Path(str(resume.get('from'))).name}",
+        "from": str(resume.get("from")) if other else f"this run, {where}",
         "changed": words or "none",
     }
 

@@ -59,7 +59,7 @@ def read_training(path: Path) -> Training:
     path = path.resolve()
     run = RunFolder(path)
     facts, best = read_object(path / "run.json"), read_object(path / "best.json")
-    resumes = _objects(facts.get("resumes"))
+    resumes = run.read_resumes()
     spec, text = _spec(path / "spec.toml")
     plan = read_object(path / "plan.json")
     return Training(
@@ -97,7 +97,7 @@ def _events_before(run: Path, resumes: Sequence[dict[str, Any]]) -> list[Event]:
             break
         run, upto = begun[0], min(upto, step)
         events = [event for event in _events(run) if event["step"] <= upto] + events
-        resumes = _objects(read_object(run / "run.json").get("resumes"))
+        resumes = RunFolder(run).read_resumes()
     return events
 
 

@@ -79,7 +79,7 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
         load_state(start.folder, start.trainer.get("updates", start.step), model, optimizer, world)
     if world.is_main:
         last = start.step if start.folder else -1  # step 0 is measured again
-        run.forget_metrics_after(last, owed=bool(start.trainer.get("owed")))
+        reached = run.forget_metrics_after(last, owed=bool(start.trainer.get("owed")))
         for name in run.set_aside_after(start.step):
             note(f"set aside the checkpoint {name}: this run continues from step {start.step}")
         if start.folder:
@@ -87,6 +87,9 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
             if differences:
                 note(f"with other values than the checkpoint was trained with: {', '.join(differences)}")
             run.add_resume({"from": str(start.folder.resolve()), "step": start.step, "changed": differences})
+        elif reached:
+            note(f"no checkpoint is left of the attempt before, which reached step {reached}: starting at step 0")
+            run.add_resume({"from": None, "step": 0, "lost": reached})
 
 
 def _checkpoints(resume_from: bool | str, run: RunFolder) -> list[Path]:

@@ -63,10 +63,26 @@ FOUND_S = 60.0  # seconds for a new process to appear in /proc
 
 
 def gpu_count() -> int:
-    """The number of NVIDIA GPUs visible to a job that starts here: for CUDA, those before the first invalid name."""
-    present, names = len(_installed_gpus()), environment.visible_gpus()
+    """The number of NVIDIA GPUs visible to a job that starts here: for CUDA, those before the first invalid name, and
+    one MIG device only."""
+    listed, names = list_devices(), environment.visible_gpus()
+    present = len(_installed_gpus(listed))
+    if mig_device(names, listed):
+        return 1
     valid = takewhile(lambda name: not name.isdigit() or int(name) < present, names or ())
     return present if names is None else min(present, len(list(valid)))
+
+
+def mig_device(names: list[str] | None, listed: str | None) -> tuple[str, str] | None:
+    """(index of its GPU, profile such as 3g.20gb) of the MIG device that CUDA shows to a process: the first of `names`,
+    or without names the first of GPU 0; None if CUDA shows whole GPUs. `listed` is that of `list_devices`."""
+    wanted, gpu = names[0] if names else "MIG-", ""
+    for line in (listed or "").splitlines() if names != [] and wanted.startswith("MIG-") else ():
+        if match := re.match(r"GPU (\d+):", line):
+            gpu = match[1]
+        elif (match := re.match(r"\s+MIG (\S+)\s.*\(UUID: (.*)\)", line)) and match[2].startswith(wanted):
+            return (gpu, match[1]) if names or gpu == "0" else None
+    return None
 
 
 def cpu_count() -> int:
@@ -76,17 +92,23 @@ def cpu_count() -> int:
 
 def gpu_indices(names: list[str]) -> list[str]:
     """Names of CUDA_VISIBLE_DEVICES with the index, as in nvidia-smi, in place of each UUID or its beginning."""
-    uuids = [] if all(map(str.isdigit, names)) else _installed_gpus()
+    uuids = [] if all(map(str.isdigit, names)) else _installed_gpus(list_devices())
     return [next((str(at) for at, uuid in enumerate(uuids) if uuid.startswith(name)), name) for name in names]
 
 
-def _installed_gpus() -> list[str]:
+def _installed_gpus(listed: str | None) -> list[str]:
     """The UUIDs of this machine's GPUs, in the order of their indices; empty strings without a working nvidia-smi."""
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
+    if listed is None:
         return ["" for device in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", device.name)]
     return re.findall(r"^GPU .*?(?:\(UUID: (.*)\))?$", listed, re.MULTILINE)
+
+
+def list_devices() -> str | None:
+    """The GPUs and MIG devices that nvidia-smi lists; None if it does not work."""
+    try:
+        return subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def check(job: Job) -> list[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import subprocess
@@ -113,6 +114,19 @@ def test_commands_and_options_in_the_text_exist(page: Path) -> None:
         settings = [word for before, word in itertools.pairwise(words) if before == "--set" and "KEY=" not in word]
         if settings and all(wrong_settings(action, settings) for action in actions.names()):
             wrong.append(f"{code}: no spec takes this")
+    assert wrong == []
+
+
+def test_messages_name_scripts_with_their_folder() -> None:
+    """So that a remedy can be run as it is written. A script's name alone is the source of a value."""
+    bare = re.compile(rf"(?<![\w/])({'|'.join(script.stem for script in SCRIPTS)})\.py")
+    wrong = []
+    for module in sorted((SKILL_ROOT / "src").rglob("*.py")):
+        tree = ast.parse(module.read_text(encoding="utf-8"))
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        named = [text for text in texts if id(text) not in docstrings and not bare.fullmatch(text.value)]
+        wrong += [f"{module.name}:{text.lineno}: {text.value}" for text in named if bare.search(text.value)]
     assert wrong == []
 
 

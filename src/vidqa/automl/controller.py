@@ -257,7 +257,7 @@ class Controller:
     def _check_wait(self) -> None:
         if not self.history.running and not self.history.queue and self.study.settings.algorithm != BY_HAND:
             message = f"{self.study.settings.algorithm} waits for results, and nothing runs"
-            remedy = "enqueue values (run_automl.py enqueue), or choose another algorithm, and report it"
+            remedy = "enqueue values (python scripts/run_automl.py enqueue), or choose another algorithm, and report it"
             raise INTERNAL.error(self.study.folder, message, remedy)
 
     def _end_search(self, why: str) -> None:
@@ -320,7 +320,7 @@ parser = Parser(
     "Run the controller of a study to its end. scripts/run_automl.py start does this in the background.",
     ["python -P -m vidqa.automl.controller --study study"],
 )
-parser.add_argument("--study", type=Path, required=True, help="study folder of run_automl.py plan")
+parser.add_argument("--study", type=Path, required=True, help="study folder of scripts/run_automl.py")
 
 if __name__ == "__main__":
     sys.exit(run(parser, main))

@@ -35,7 +35,7 @@ BUSY = Code(
     "BUSY",
     "Another process controls the study, runs the loop, or launches a job on this machine.",
     "Wait until it ends, or stop it (a study: python scripts/run_automl.py stop --study FOLDER), then run this again; "
-    "run_automl.py status and run_deft.py status work at any time.",
+    "scripts/run_automl.py status and scripts/run_deft.py status work at any time.",
     Exit.NOT_DONE,
 )
 

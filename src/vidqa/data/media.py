@@ -19,7 +19,7 @@ from vidqa.data.record import MediaRef
 VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp", ".ogv")
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 LONGEST_PATH = 4096  # Linux's PATH_MAX; a longer name is the medium itself, in base64
-WITHOUT = "without such records: preflight.py --fix FILE, or engine.on_bad_sample=quarantine"
+WITHOUT = "without such records: python scripts/preflight.py --fix FILE, or engine.on_bad_sample=quarantine"
 
 
 def kind_of(name: str) -> str | None:

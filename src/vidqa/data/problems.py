@@ -54,7 +54,7 @@ LEFT_OUT = Code(
 OPTIONS = Code(
     "DATA_OPTIONS",
     "A record has options beside a question that does not list them: the model does not see them.",
-    "List them in the question, as convert_dataset.py --prompt mcq does, or take them out of the record.",
+    "List them in the question, as python scripts/convert_dataset.py --prompt mcq does, or take them out of it.",
 )
 USER_FUNCTION = Code(
     "USER_FUNCTION",
@@ -68,8 +68,8 @@ USER_FUNCTION = Code(
 MEDIA_MISSING = Code(
     "DATA_MEDIA_MISSING",
     "A video or image of a record does not exist.",
-    "Put the file at the path in the annotation, correct that path, or give the media folder. To leave such records "
-    "out: preflight.py --fix FILE writes annotations without them; engine.on_bad_sample=quarantine skips them.",
+    "Put the file at the path in the annotation, correct that path, or give the media folder. Without such records: "
+    "python scripts/preflight.py --fix FILE writes the other annotations; engine.on_bad_sample=quarantine skips them.",
 )
 MEDIA_OUTSIDE_ROOT = Code(
     "DATA_MEDIA_OUTSIDE_ROOT",

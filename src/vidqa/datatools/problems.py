@@ -5,8 +5,8 @@ from vidqa.core.problem import Code
 DUPLICATES = Code(
     "DATATOOLS_DUPLICATES",
     "The same question about the same media occurs more than once, or files with different names have the same bytes.",
-    "Keep one record of each (of different answers the right one), and use one file in all records. `split_dataset.py` "
-    "keeps such files together; other ways to split do not.",
+    "Keep one record of each (of different answers the right one), and use one file in all records. "
+    "scripts/split_dataset.py keeps such files together; other ways to split do not.",
 )
 PROMPT = Code(
     "DATATOOLS_PROMPT",

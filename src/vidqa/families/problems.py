@@ -21,7 +21,7 @@ MODEL_QUANTIZED = Code(
     "format of compressed-tensors it can answer questions.",
     "Train, merge, adapt or quantize the original model in bfloat16, float16 or float32. A folder in the format of "
     "compressed-tensors can be evaluated, compared, served and uploaded: scripts/launch.py with an evaluate spec, "
-    "infer.py, serve.py, upload.py.",
+    "scripts/infer.py, scripts/serve.py, scripts/upload.py.",
 )
 ADAPTER_MISMATCH = Code(
     "MODEL_ADAPTER_MISMATCH",
@@ -48,5 +48,5 @@ SAMPLE_ANSWERS = Code(
     "`think`, nothing but reasoning for `answer`, or no pair of answers, or a pair that is not used.",
     "Give the record an answer that response_mode keeps, <think>...</think> followed by the answer, or set "
     'response_mode to `hybrid`. With engine.objective = "dpo" every record also needs a different rejected answer '
-    '(assemble_dataset.py --pairs writes them); train other records with engine.objective = "sft".',
+    '(python scripts/assemble_dataset.py --pairs writes them); train other records with engine.objective = "sft".',
 )

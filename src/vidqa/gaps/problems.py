@@ -27,7 +27,7 @@ INPUT = Code(
     "CURATION_INPUT",
     "Embeddings, a table of gaps or mined rows, tasks, or human answers cannot be read, or do not belong together.",
     "Give the run folder of a finished embed job (two sets: one spec, other data; --pool-annotations is the file that "
-    "the pool was embedded from), the table that analyze_gaps.py wrote, the tasks.json of the same mining, and JSON "
+    "the pool was embedded from), the table of scripts/analyze_gaps.py, the tasks.json of the same mining, and JSON "
     "saved by audit.html, annotate.html, Label Studio or FiftyOne (samples.json).",
 )
 NOTHING_NEW = Code(

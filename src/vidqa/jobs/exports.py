@@ -72,7 +72,7 @@ def find(named: str, which: str | None = None) -> ExportSource:
         message = f"{export} is not inside its run folder, so its spec and data are unknown"
         raise NO_EXPORT.error(named, message, f"Name the run folder, or RUN/{EXPORTS}/NAME.")
     if (export / "config.json").is_file():
-        require_plain_weights(export, "export.py hands on trained weights, not")
+        require_plain_weights(export, "scripts/export.py hands on trained weights, not")
     facts = read_object(export / EXPORT)
     if reason := _unproved(facts):
         raise EXPORT_UNPROVED.error(export, reason)

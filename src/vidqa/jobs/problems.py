@@ -117,7 +117,7 @@ NOT_SHARED = Code(
     "PLATFORM_NOT_SHARED",
     "The machine that starts the job cannot access the run folder, or a file or folder of the job, at its path.",
     "Correct the path, or put output folder, data and model on a file system that is mounted at the same path here and "
-    "there; on SLURM, alternatively copy there what launch.py --dry-run --out DIR writes, and submit it there.",
+    "there; or, on SLURM, copy there what python scripts/launch.py --dry-run --out DIR writes, and submit it there.",
     Exit.ENVIRONMENT,
 )
 NOT_SEEN = Code(

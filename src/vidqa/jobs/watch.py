@@ -107,7 +107,7 @@ def find(job: str) -> JobRecord:
         return observe(records.read(name))
     if not (run := RunFolder(Path(folder)).read_run()):
         raise JOB_NOT_FOUND.error(job, f"it is not the run folder of a job in {environment.jobs_folder()}")
-    remedy = "other scripts take the folder itself, such as build_spec.py with --parent-run"
+    remedy = "other scripts take the folder itself, such as scripts/build_spec.py with --parent-run"
     if moved := [record for record in records.scan()[0] if record.job_id in run.get("jobs", [])]:
         message = f"it was moved or copied from {moved[0].run_dir}, the run folder of job {moved[0].job_id}"
         raise JOB_NOT_FOUND.error(job, message, f"move it back to {moved[0].run_dir}; {remedy}")

@@ -24,7 +24,8 @@ from vidqa.spec.models import EvaluateSpec, TrainSpec
 from vidqa.spec.parent_layers import SAME_IN_BOTH
 
 SAME_MODEL_AND_FRAMES = (
-    "give both specs the same base model, vision table and system prompt; build_spec.py evaluate --parent-run does it"
+    "give both specs the same base model, vision table and system prompt, as python scripts/build_spec.py evaluate "
+    "--parent-run RUN does"
 )
 NO_EVALUATION = "no spec of an evaluation was given (--evaluate-spec)"
 

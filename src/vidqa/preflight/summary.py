@@ -132,7 +132,7 @@ def _methods(facts: Facts) -> Iterator[Line]:
 def _time(facts: Facts) -> Iterator[Line]:
     time = facts.get("time") or {}
     if "time_unknown" in facts:
-        yield "time", "no estimate without a known GPU; after the first step `jobs.py status` shows the time left"
+        yield "time", "no estimate without a known GPU; scripts/jobs.py status shows the time left after the first step"
     if "hours" in time:
         took = f"about {duration_text(3600 * time['hours'])}, {duration_text(time['start_s'])} of it startup"
         if "step_s" in time:

@@ -185,8 +185,8 @@ _LOADER = "write a function that yields the records of this set, and set custom.
 OF_THEIR_LOADERS = {"custom.dataset.dataset_root": _LOADER, "custom.dataset.meta_file": _LOADER}
 NO_SPECS = {
     **{path: ("the loader of a recipe of the cookbook alone", _LOADER) for path in OF_THEIR_LOADERS},
-    "parent_job_id": ("a workflow, not of a spec", "give it to build_spec.py: --parent-job-id JOB"),
-    "automl_policy": ("a workflow, not of a spec", "give it to route_train.py: --automl auto, on or off"),
+    "parent_job_id": ("a workflow, not of a spec", "give it to scripts/build_spec.py: --parent-job-id JOB"),
+    "automl_policy": ("a workflow, not of a spec", "give it to scripts/route_train.py: --automl auto, on or off"),
 }
 # Tables and keys of cosmos-rl's own processes.
 OF_THEIR_PROCESSES = ("profiler", "controller_execution_id")

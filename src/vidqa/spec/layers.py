@@ -270,7 +270,7 @@ def require_action(layer: Layer, spec_path: Path, action: str) -> None:
     other = max(own, key=lambda name: len(own[name]))
     if len(own[other]) > len(mine) and (not mine or mine < own[other]):
         message = f"the action is {action}, but this is a spec for {other}"
-        raise ACTION.error(spec_path, message, f"give a spec that build_spec.py {action} wrote, or use action {other}")
+        raise ACTION.error(spec_path, message, f"use action {other}, or a spec of scripts/build_spec.py {action}")
 
 
 def _tables_by_action(layer: Layer) -> dict[str, set[str]]:

@@ -291,7 +291,7 @@ def quantize_rules(spec: QuantizeSpec) -> Iterator[Problem]:
             yield codes.CONFLICT.at("quantize.method", message, 'set quantize.method = "gptq"')
     if quantize.evaluate and not os.path.isfile(os.path.expanduser(quantize.evaluate)):
         message = f"there is no file {quantize.evaluate!r}"
-        yield codes.VALUE.at("quantize.evaluate", message, "name the spec that build_spec.py evaluate wrote")
+        yield codes.VALUE.at("quantize.evaluate", message, "name the spec that scripts/build_spec.py evaluate wrote")
 
 
 def pattern_rules(path: str, patterns: Iterable[str]) -> Iterator[Problem]:

@@ -162,7 +162,7 @@ def _preference_rows(base: Sequence[Pair], gaps: Path, left_out: Counter[str]) -
     left_out["gaps of other sets"] += len(responses)
     if not rows:
         counts = ", ".join(f"{count} {reason}" for reason, count in (+left_out).items())
-        remedy = "evaluate the model on the base set (--base), analyze_gaps.py, and give that table"
+        remedy = "evaluate the model on the base set (--base), python scripts/analyze_gaps.py, and give that table"
         message = f"no row of the base set has a wrong answer in it ({counts or 'it is empty'})"
         raise NOTHING_NEW.error(gaps, message, remedy)
     return rows
@@ -182,7 +182,7 @@ def _rows_in(path: Path) -> list[Pair]:
         files = [file for file in files if file.stat().st_size > NO_ROWS]
     if not files:
         words = f"--tasks {tasks} --labels FILE --out {path / LABELLED}"
-        remedy = f"answer {path / 'annotate.html'}, save, then label_samples.py {words}"
+        remedy = f"answer {path / 'annotate.html'}, save, then python scripts/label_samples.py {words}"
         raise INPUT.error(path, "none of the clips that were mined has an answer", remedy)
     return [row for file in files for row in read_rows(file)]
 

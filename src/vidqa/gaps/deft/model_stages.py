@@ -88,7 +88,8 @@ def evaluate(context: StageContext, model: str, data: str, stem: str, output: st
     kind, kinds = context.settings.stop.target_kind, scores.by_kind
     if output == "results" and kind is not None and kind not in kinds:
         message = f"no question of {folder} is of the kind {kind!r}: the target could never be reached"
-        raise USAGE.error("stop.target_kind", message, f"name one of {', '.join(kinds)}: run_deft.py init again")
+        remedy = f"name one of {', '.join(kinds)}: python scripts/run_deft.py init again"
+        raise USAGE.error("stop.target_kind", message, remedy)
     facts |= {"model": model, "accuracy": scores.accuracy}
     return StageResult(str(scores.headline), {output: run / "results.json"}, facts, cost)
 

@@ -77,7 +77,8 @@ class Settings(Strict):
     continue_from: Literal["base", "last"] = Field(default="base", description="initial model of each round's training")
     train: list[str] = Field(default_factory=list, description="KEY=VALUE for the rounds' trainings")
     study: list[str] = Field(
-        default_factory=list, description="options of run_automl.py plan: each round's training is the best of a study"
+        default_factory=list,
+        description="options of scripts/run_automl.py plan, for a study in each round instead of one training",
     )
     words: dict[Literal["gaps", "mine", "augment", "assemble"], list[str]] = Field(default_factory=dict)
     augment: bool = Field(default=False, description="also augment mined samples")

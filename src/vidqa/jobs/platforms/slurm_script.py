@@ -267,7 +267,7 @@ def option_problems(site: SlurmSite) -> list[Problem]:
         own = next((own for own in OWN_OPTIONS if own.startswith(name)), None)
         if own:
             message = f"{option} conflicts with the job's own script, which sets --{own}"
-            remedy = "leave it out of `options`; launch.py has --nodes and --gpus, the table [slurm] the rest"
+            remedy = "leave it out of `options`; scripts/launch.py has --nodes and --gpus, the table [slurm] the rest"
             problems.append(SITE_SETTINGS.at("options", message, remedy))
     return problems
 

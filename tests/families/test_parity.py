@@ -223,5 +223,17 @@ def test_white_space_of_annotations_reaches_the_model_as_the_processor_renders_i
         assert encoded.token_ids.tolist() == processor(text=[text], **inputs)["input_ids"][0]
 
 
+def test_text_parts_of_an_answer_follow_each_other_as_in_the_processors(model_folder: Path, tmp_path: Path) -> None:
+    """Without a separator, as in Qwen's templates."""
+    messages = [
+        {"role": "user", "content": "Why?"},
+        {"role": "assistant", "content": list(map(_part, ("So", "it is. ")))},
+    ]
+    (tmp_path / "annotations.json").write_text(json.dumps([{"messages": messages}]))
+    (record,) = load_records(tmp_path)
+    text = Qwen3VLProcessor.from_pretrained(model_folder).apply_chat_template(messages, tokenize=False)
+    assert load_chat(model_folder).encode(record, []).text == text and "Soit is. <|im_end|>" in text
+
+
 def _part(part: Any) -> dict[str, str]:
     return {"type": "text", "text": part} if isinstance(part, str) else part

@@ -115,6 +115,9 @@ def test_after_a_training_comes_the_evaluation_of_its_best_on_what_the_base_was_
         spec = tomllib.loads((Path(trained.run_dir) / "evaluate.toml").read_text())
         assert spec["dataset"]["annotation_path"] == "/kpi/a b.json"
         assert spec["model"]["model_name"] == f"{trained.run_dir}/safetensors/step_2"
+    with (Path(trained.run_dir) / "spec.toml").open("w") as file:  # what the base was measured on was trained on since
+        file.write('[custom.train_dataset]\nannotation_path = "/kpi/a b.json"\n')
+    assert "--eval-root EVAL_ROOT" in job_results.of_job(trained).next[-1]
 
 
 def test_where_no_evaluation_is_known_the_user_names_the_set(trained: JobRecord) -> None:

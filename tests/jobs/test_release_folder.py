@@ -37,7 +37,7 @@ from vidqa.jobs import records, release
 from vidqa.jobs.exports import ExportSource, find, origin_of
 from vidqa.jobs.platforms.processes import this_process
 from vidqa.jobs.records import JobRecord
-from vidqa.jobs.release import for_the_hub, write_release
+from vidqa.jobs.release import for_others, write_release
 from vidqa.planning.resume_compat import weights_hash
 from vidqa.spec import Layer, dump, load, resolve
 from vidqa.spec.build import Request, build
@@ -257,7 +257,7 @@ def test_an_adapter_that_stays_one_names_its_base_as_the_hub_does(copy_of: Expor
 def test_the_hub_gets_an_export_of_a_run_with_its_own_card_and_no_path(runs: SimpleNamespace, kind: str) -> None:
     run: Path = getattr(runs, kind)
     before = {path: path.read_bytes() for path in (run / "best").iterdir()}
-    with for_the_hub(run / "best", "organisation/doors") as folder:
+    with for_others(run / "best", "organisation/doors") as folder:
         data = ModelCard.load(folder / "README.md").data
         texts = {path.name: path.read_text() for path in folder.iterdir() if path.suffix in (".md", ".json", ".jinja")}
         assert {path.name for path in folder.iterdir()} == {path.name for path in before}

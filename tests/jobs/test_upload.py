@@ -97,6 +97,18 @@ def test_a_run_goes_to_a_bucket_whole_and_only_once(bucket: Any, run_dir: Path) 
     assert everything[address]["sent"] == 3
 
 
+def test_a_folder_of_an_export_goes_to_a_bucket_without_the_path_of_its_base(bucket: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "doors"
+    folder.mkdir()
+    (folder / "export.json").write_text("{}")
+    (folder / "adapter_config.json").write_text(json.dumps({"r": 4, "base_model_name_or_path": str(tmp_path)}))
+    done, problems = upload(folder, Destinations("s3://lake/models"), None)
+    assert problems == [] and done["s3://lake/models/doors"]["sent"] == 2
+    config = json.loads(bucket.cat("lake/models/doors/adapter_config.json"))
+    assert config == {"r": 4, "base_model_name_or_path": None, "revision": None}
+    assert str(tmp_path) in (folder / "adapter_config.json").read_text()
+
+
 def test_files_of_several_parts(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upload_module, "PART", 5 << 20)  # the smallest that S3 takes
     root = tmp_path / "run"

@@ -285,24 +285,39 @@ def _evaluation(trained: JobRecord) -> str:
 
 
 def _evaluated_on(trained: JobRecord) -> dict[str, str]:
-    """The annotations and media of the newest evaluation of a training's base model."""
-    measure = actions.action(trained.action).evaluated_by
+    """The annotations and media of the newest evaluation of a training's base model, but not on training records."""
+    action, table = actions.action(trained.action), _spec_table(Path(trained.run_dir))
+    learned = [_value_at(table, data.annotations) for data in action.data if data.is_trained_on]
     for record in records.scan()[0]:
-        if record.action != measure or record.model != trained.model:
+        if record.action != action.evaluated_by or record.model != trained.model:
             continue
-        if dataset := dataset_of(Path(record.run_dir)):
+        dataset = dataset_of(Path(record.run_dir))
+        if dataset and dataset["annotation_path"] not in learned:
             return {f"dataset.{name}": value for name, value in dataset.items()}
     return {}
 
 
 def dataset_of(evaluation: Path) -> dict[str, str]:
     """The annotations and media of an evaluation, from the spec in its run folder; empty if that is unreadable."""
-    try:
-        with open_plain(evaluation / "spec.toml") as file:
-            dataset = tomllib.load(file)["dataset"]
-        return {"annotation_path": str(dataset["annotation_path"]), "media_dir": str(dataset.get("media_dir", ""))}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    dataset = _spec_table(evaluation).get("dataset")
+    if not isinstance(dataset, dict) or "annotation_path" not in dataset:
         return {}
+    return {"annotation_path": str(dataset["annotation_path"]), "media_dir": str(dataset.get("media_dir", ""))}
+
+
+def _spec_table(run: Path) -> dict[str, Any]:
+    """The spec in a run folder; empty if that is unreadable."""
+    try:
+        with open_plain(run / "spec.toml") as file:
+            return tomllib.load(file)
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def _value_at(table: Any, key: str) -> Any:
+    for name in key.split("."):
+        table = table.get(name) if isinstance(table, dict) else None
+    return table
 
 
 def _size(count: object) -> str:

@@ -62,9 +62,9 @@ def write_release(source: ExportSource, out: Path, *, merge: bool) -> Release:
 
 
 @contextmanager
-def for_the_hub(export: Path, repository: str) -> Iterator[Path]:
-    """A temporary folder of links to the files of an export, for a repository organisation/name. In an export of a run
-    the model card and facts for others replace its own; of adapters the path of the base model is removed."""
+def for_others(export: Path, repository: str) -> Iterator[Path]:
+    """A temporary folder of links to the files of an export, to publish under a name. In an export of a run the model
+    card and facts for others replace its own; of adapters the path of the base model is removed."""
     with TemporaryDirectory(prefix="vidqa-hub-") as temporary:
         folder = Path(temporary)
         for path in export.iterdir():

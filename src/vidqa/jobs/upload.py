@@ -32,7 +32,7 @@ from vidqa.data.storage.s3 import (
     parse,
     transfers,
 )
-from vidqa.jobs.release import for_the_hub
+from vidqa.jobs.release import for_others
 
 FINAL = "final"  # name of the export of a quantization run
 PART = 64 << 20  # bytes of one part; a file below two parts is sent whole
@@ -81,7 +81,7 @@ def upload(run_dir: Path, to: Destinations, token: str | None) -> tuple[dict[str
     places: dict[str, Callable[[], dict[str, Any]]] = {}
     if to.s3:
         address = f"{parse(to.s3)}/{run_dir.name}"
-        places[address] = lambda: send(address, run_dir, run_files(run_dir, chosen))
+        places[address] = lambda: _send_to_bucket(address, run_dir, chosen)
     if to.hub:
         best = best_export(run_dir, chosen)
         name, public = to.hub, to.public
@@ -98,6 +98,14 @@ def upload(run_dir: Path, to: Destinations, token: str | None) -> tuple[dict[str
             problems += failed.problems
         _write_record(run_dir, {place: done[place]})
     return done, problems
+
+
+def _send_to_bucket(address: str, run_dir: Path, chosen: list[Path]) -> dict[str, Any]:
+    """Copy a run as it is; an export alone is for others, and changed as for the hub."""
+    if chosen != [run_dir]:
+        return send(address, run_dir, run_files(run_dir, chosen))
+    with for_others(run_dir, run_dir.name) as folder:
+        return send(address, folder, sorted(folder.iterdir()))
 
 
 def exports(run_dir: Path, which: str) -> list[Path]:
@@ -152,7 +160,7 @@ def upload_export(export: Path, name: str, message: str, *, token: str | None, p
         name = str(api.create_repo(name, private=not public, exist_ok=True).repo_id)
         if not public and not api.model_info(name).private:
             raise NOT_AGREED.error(name, "the repository is public", "make it private, name another, or add --public")
-        with for_the_hub(export, name) as folder:
+        with for_others(export, name) as folder:
             commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
             sizes = {path: path.stat().st_size for path in sorted(folder.iterdir())}
             damaged = _differences(api, name, str(commit.oid), list(sizes))

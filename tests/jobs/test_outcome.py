@@ -15,6 +15,7 @@ from programs import run_here
 
 from tests.platforms.conftest import ENOUGH_S
 from vidqa.core.cli import SKILL_ROOT, Result
+from vidqa.core.problem import Problem
 from vidqa.evaluation.metrics import score
 from vidqa.jobs import job_results, records
 from vidqa.jobs import watch as jobs
@@ -62,6 +63,15 @@ def test_a_finished_evaluation_says_its_accuracy_and_what_guessing_would_get(tra
         low, high = made.data["scores"]["accuracy_ci95"]
         assert low < 0.9 < high
         assert made.data["report"] == f"{record.run_dir}/report.html" and made.data["report"] in made.text
+
+
+def test_what_kept_a_cancelled_job_from_saving_is_shown(trained: JobRecord) -> None:
+    full = Problem("ENGINE_SAVE_FAILED", "/run", "No space left on device", "Free disk space", exit_code=5)
+    trained.run.write_problems([full])
+    record = replace(trained, state=State.CANCELED, exit_code=5, cancel_requested="now")
+    assert [problem.code for problem in jobs.problems_of(record)] == ["ENGINE_SAVE_FAILED", "JOB_NOT_DONE"]
+    (problem,) = job_results.of_cancel(record).problems
+    assert (problem.remedy, problem.severity) == ("Free disk space", "warning")
 
 
 def test_records_that_were_left_out_are_named(trained: JobRecord) -> None:

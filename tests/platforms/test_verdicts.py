@@ -49,6 +49,12 @@ def test_a_job_that_has_ended(exit_code: int, said: EngineStatus, cancelled: boo
     assert (seen.state, seen.exit_code) == (state, kept)
 
 
+def test_a_cancelled_job_that_could_not_save_says_why() -> None:
+    full = EngineStatus(State.ERROR, 5, "No space left on device")
+    seen = engine_process.ended(submitted(cancel_requested="now"), 1, full, "")
+    assert seen.message == "it was terminated before it saved: No space left on device"
+
+
 @pytest.mark.parametrize(
     ("exit_code", "log", "shown"),
     [

@@ -122,7 +122,10 @@ def of_cancel(record: JobRecord) -> Result:
         remedy = f"cancel that one: {command('jobs', 'cancel', later.job_id)}"
         running = JOB_NOT_DONE.at(later.job_id, f"it continues the run of {record.job_id}, and goes on", remedy)
         return replace(of_job(record), problems=[running], exit_code=int(Exit.NOT_DONE))
-    return of_job(record) if record.state == State.CANCELED else of_wait(record)
+    if record.state != State.CANCELED:
+        return of_wait(record)
+    unsaved = [replace(problem, severity="warning") for problem in record.run.read_problems()]
+    return replace(of_job(record), problems=unsaved)
 
 
 def of_job(record: JobRecord) -> Result:

@@ -242,7 +242,8 @@ def problems_of(record: JobRecord) -> list[Problem]:
     retry = f"resume it: {command('jobs', 'retry', record.job_id)}"
     if record.state == State.CANCELED:
         saved = "it saved itself" if record.exit_code == Exit.NOT_DONE else "without saving itself"
-        return [JOB_NOT_DONE.at(record.job_id, f"the job was canceled, {saved}", retry)]
+        # Without them nobody would hear that, for example, the disk was full.
+        return [*record.run.read_problems(), JOB_NOT_DONE.at(record.job_id, f"the job was canceled, {saved}", retry)]
     if record.state == State.STOPPED:
         return [JOB_NOT_DONE.at(record.job_id, record.message or "the job was stopped and saved itself", retry)]
     return record.run.read_problems() or [_problem_of(record)]

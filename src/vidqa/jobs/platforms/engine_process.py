@@ -183,6 +183,6 @@ def exit_reason(exit_code: int, log_tail: str) -> str:
 
 def _unfinished(job: Submitted, code: int, message: str) -> Observed:
     if job.cancel_requested:
-        saved = code == Exit.NOT_DONE
-        return Observed(State.CANCELED, code, message if saved else "it was terminated before it saved")
+        unsaved = "it was terminated before it saved: " * (code != Exit.NOT_DONE)
+        return Observed(State.CANCELED, code, f"{unsaved}{message}".removesuffix(": "))
     return Observed(State.STOPPED if code == Exit.NOT_DONE else State.ERROR, code, message)

@@ -76,11 +76,11 @@ def gpu_count() -> int:
 def mig_device(names: list[str] | None, listed: str | None) -> tuple[str, str] | None:
     """(index of its GPU, profile such as 3g.20gb) of the MIG device that CUDA shows to a process: the first of `names`,
     or without names the first of GPU 0; None if CUDA shows whole GPUs. `listed` is that of `list_devices`."""
-    wanted, gpu = names[0] if names else "MIG-", ""
-    for line in (listed or "").splitlines() if names != [] and wanted.startswith("MIG-") else ():
+    prefix, gpu = names[0] if names else "MIG-", ""
+    for line in (listed or "").splitlines() if names != [] and prefix.startswith("MIG-") else ():
         if match := re.match(r"GPU (\d+):", line):
             gpu = match[1]
-        elif (match := re.match(r"\s+MIG (\S+)\s.*\(UUID: (.*)\)", line)) and match[2].startswith(wanted):
+        elif (match := re.match(r"\s+MIG (\S+)\s.*\(UUID: (.*)\)", line)) and match[2].startswith(prefix):
             return (gpu, match[1]) if names or gpu == "0" else None
     return None
 

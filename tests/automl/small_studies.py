@@ -94,7 +94,7 @@ def attempts(run_dir: Path) -> int:
 def gpus_over_time(study: Path, found: History) -> list[Counter[str]]:
     """After each job that began or ended, how many there were on each GPU."""
     now, seen = Counter[str](), []
-    for event in read(study).events:
+    for event in read(study).log.events:
         if event["event"] == "submitted":
             now.update(event["gpus"])
         elif event["event"] == "ended":

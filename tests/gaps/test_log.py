@@ -11,9 +11,10 @@ import pytest
 from cheap_stages import Cheap, carried_out, installed, to_the_end
 
 from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.journal import Journal
 from vidqa.core.problem import ProblemError
 from vidqa.gaps.deft.context import LOG, STATE
-from vidqa.gaps.deft.loop import Log, Loop
+from vidqa.gaps.deft.loop import Loop
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +36,12 @@ def loop(finished: tuple[Loop, bytes, bytes]) -> Loop:
 
 
 def test_events_come_back_as_they_were_written(tmp_path: Path) -> None:
-    log = Log(tmp_path / "log.jsonl")
+    log = Journal(tmp_path / "log.jsonl")
     for number in range(3):
         log.append({"event": "said", "text": f"ü {number}"})
-    again = Log(tmp_path / "log.jsonl")
+    again = Journal(tmp_path / "log.jsonl")
     assert again.events == log.events and again.torn is None
-    assert [each["number"] for each in again.events] == [1, 2, 3]
+    assert [each["seq"] for each in again.events] == [1, 2, 3]
 
 
 def test_a_torn_last_line_is_dropped_named_and_written_over(loop: Loop) -> None:
@@ -63,7 +64,7 @@ def test_a_corrupt_line_is_refused_with_its_number(loop: Loop, number: int, how:
     line = lines[number - 1]
     damaged = {
         "noise": [line[: len(line) // 2] + "\x00#" + line[len(line) // 2 :]],
-        "changed": [line.replace('"at": "2', '"at": "3')],
+        "changed": [line.replace('"time": "2', '"time": "3')],
         "lost": [],
         "twice": [line, line],
         "no object": ["[]"],

@@ -12,11 +12,12 @@ from cheap_stages import ALIKE, BETTER, WORSE, Cheap, carried_out, installed, to
 from programs import run_here
 
 from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.journal import Journal
 from vidqa.core.problem import ProblemError
 from vidqa.gaps.deft import data_stages, runner
 from vidqa.gaps.deft.commands import create
 from vidqa.gaps.deft.context import LOG, StageContext
-from vidqa.gaps.deft.loop import Log, Loop, PendingStage
+from vidqa.gaps.deft.loop import Loop, PendingStage
 from vidqa.gaps.deft.report import write_report
 from vidqa.gaps.deft.state import Cost, Output, RoundState, StageState
 from vidqa.gaps.problems import DEFT_GATE
@@ -127,7 +128,7 @@ def test_only_stages_whose_inputs_have_changed_are_repeated(cheap: Cheap, tmp_pa
         loop.next()
     events = loop.log.events
     (loop.folder / LOG).unlink()
-    log = Log(loop.folder / LOG)
+    log = Journal(loop.folder / LOG)
     for event in events:  # as another version wrote it, whose text of the same settings was another one
         inputs = {name: "0" * 32 for name in event.get("inputs", {}) if name.startswith("settings.")}
         log.append({**event, **({"inputs": {**event["inputs"], **inputs}} if inputs else {})})

@@ -46,7 +46,7 @@ def start(folder: Path, trials: int | None = None) -> int:
     it works on the study. `trials` extends the study to that total. Raises BUSY, STUDY_CHANGED, STUDY_SETTINGS for a
     plan with errors, and the problems of its start."""
     read_settings(folder)
-    if not read(folder).events and (errors := _problems_in(folder / PLANNED)):
+    if not read(folder).log.events and (errors := _problems_in(folder / PLANNED)):
         remedy = f"{errors[0].remedy} Then plan again: {command('run_automl', 'plan', '--study', folder)}"
         message = f"its plan has {len(errors)} errors, first {errors[0].code} at {errors[0].where}: {errors[0].message}"
         raise STUDY_SETTINGS.error(folder, message, remedy)
@@ -69,7 +69,7 @@ def _start_controller(folder: Path) -> int:
     deadline = time.monotonic() + BEGIN_S
     while time.monotonic() < deadline and process.poll() is None:
         controller = controller_of(folder)
-        if controller and controller.pid == process.pid and read(folder).events:  # so that status has something to show
+        if controller and controller.pid == process.pid and read(folder).log.events:  # status has something to show
             break
         time.sleep(0.05)
     raise_errors(_problems_in(folder / OUTPUT))

@@ -24,8 +24,8 @@ from vidqa import __version__
 from vidqa.automl import journal
 from vidqa.automl.decisions import Decision, Done, Promote, Prune, Start, Trial, Wait, values_text
 from vidqa.automl.finals import FinalRuns, is_stranded, removable, remove_whole
-from vidqa.automl.history import TEMPLATE, Event, History
-from vidqa.automl.journal import SCHEMA_VERSION, Journal, Request, only_controller
+from vidqa.automl.history import TEMPLATE, History
+from vidqa.automl.journal import SCHEMA_VERSION, Request, only_controller
 from vidqa.automl.problems import STUDY_FAILING
 from vidqa.automl.specs import repaired
 from vidqa.automl.study import Study, open_study
@@ -33,6 +33,7 @@ from vidqa.automl.trial_jobs import GpuAllocator, Jobs
 from vidqa.automl.trials import Trials
 from vidqa.core.cli import Parser, Result, note, run
 from vidqa.core.files import require_owned
+from vidqa.core.journal import Event
 from vidqa.core.problem import INTERNAL, ProblemError
 from vidqa.jobs.launch import Ready
 from vidqa.jobs.platforms import platform
@@ -63,10 +64,9 @@ class Controller:
 
     def __init__(self, study: Study, ready: Ready) -> None:
         content = journal.read(study.folder)
-        self.study, self.history = study, content.history
+        self.study, self.journal, self.history = study, content.log, content.history
         study.fits(self.history)
         self.worked_before, self.began = self.history.elapsed_s, time.monotonic()
-        self.journal = Journal(study.folder, content)
         if content.note:
             note(f"journal: {content.note}")
         settings, place = study.settings, study.settings.resources
@@ -77,7 +77,7 @@ class Controller:
         self.waits_since = -1  # number of events in the journal when the algorithm decided to wait
 
     def append(self, event: str, **fields: Any) -> Event:
-        entry = self.journal.append(event, self.elapsed_s, **fields)
+        entry = self.journal.append({"elapsed_s": round(self.elapsed_s, 3), "event": event, **fields})
         self.history.take(entry)
         if line := _log_line(entry):
             note(line)
@@ -124,7 +124,7 @@ class Controller:
 
     def step(self) -> bool:
         """Poll all jobs and requests once and act on them. Returns whether anything happened."""
-        before = self.journal.count
+        before = len(self.journal.events)
         self.take_requests()
         if self.history.stopped:
             return True
@@ -140,7 +140,7 @@ class Controller:
         self._remove_unused()
         if self.history.searched is not None and not self.history.running:
             self.finals.advance(self.trials, self.elapsed_s)
-        return self.journal.count > before
+        return len(self.journal.events) > before
 
     def take_requests(self) -> None:
         """Record the requests in the inbox, then act on them; an already recorded one is only removed."""
@@ -200,7 +200,7 @@ class Controller:
         """Carry out decisions while slots are free; the baseline evaluation takes one. An algorithm that waits is asked
         again after the next event."""
         slots = self.study.settings.max_concurrent - self.trials.lacks_baseline
-        while len(self.history.running) < slots and self.waits_since != self.journal.count:
+        while len(self.history.running) < slots and self.waits_since != len(self.journal.events):
             decision = self._next()
             if isinstance(decision, Start):
                 self._begin(decision)
@@ -214,7 +214,7 @@ class Controller:
                 return
             else:
                 self._check_wait()
-                self.waits_since = self.journal.count
+                self.waits_since = len(self.journal.events)
 
     def _next(self) -> Decision:
         """The next decision: the template, then enqueued values, then the algorithm's."""

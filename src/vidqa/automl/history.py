@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from vidqa.automl.decisions import Goal, Measured, Start, Trial
+from vidqa.core.journal import Event
 
 BASELINE = "baseline"
 TEMPLATE = "template"  # proposer of the template's values
-Event = dict[str, Any]
 
 
 @dataclass
@@ -25,8 +25,8 @@ class Work:
 
 
 class History:
-    """Fold events into state; `take` adds one. An event that refers to a missing trial or rung raises LookupError or
-    ValueError, and leaves the state unusable."""
+    """Fold events into state; `take` adds one. An unknown event, or one that refers to a missing trial or rung, raises
+    LookupError or ValueError, and leaves the state unusable."""
 
     def __init__(self) -> None:
         self.created: Event | None = None
@@ -99,6 +99,8 @@ class History:
                 if winner is not None:
                     self._trial_of(winner)
                 self.winner, self.finished = winner, True
+            case _:
+                raise ValueError("it is not a known event: a newer version may have written it")
 
     @property
     def template(self) -> Trial | None:

@@ -83,7 +83,7 @@ def write(folder: Path, request: PlanRequest) -> Study:
     if folder.is_dir() and any(folder.iterdir()) and not (folder / FILE).exists():
         message = "it contains other files and no study; a plan would replace files such as train.toml"
         raise STUDY_SETTINGS.error(f"--study {folder}", message, "give a new folder")
-    if read(folder).events:
+    if read(folder).log.events:
         raise STUDY_CHANGED.error(folder, "it has begun: its journal has events", "plan a new study in another folder")
     paths = {TRAIN: request.spec, EVALUATE: request.evaluate, TEST: request.test}
     loaded = {name: spec.load(path, "train" if name == TRAIN else "evaluate") for name, path in paths.items() if path}

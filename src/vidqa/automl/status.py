@@ -9,7 +9,7 @@ from typing import Any
 
 from vidqa.automl.decisions import Goal, Trial, values_text
 from vidqa.automl.history import BASELINE, History
-from vidqa.automl.journal import JournalContent, controller_of, pending_requests, read
+from vidqa.automl.journal import StudyJournal, controller_of, pending_requests, read
 from vidqa.automl.problems import STUDY_MISSING, STUDY_NOT_DONE
 from vidqa.automl.settings import FILE
 from vidqa.core.cli import Result, command
@@ -37,11 +37,11 @@ def status(folder: Path) -> Result:
     return Result(data, _text(data), problems, next_commands, exit_code=0)
 
 
-def read_started(folder: Path) -> JournalContent:
+def read_started(folder: Path) -> StudyJournal:
     """Read the journal of a study. Raises STUDY_MISSING for a study that was planned but not started, or a folder
     without one, and JOURNAL_BROKEN for a damaged journal."""
     journal = read(folder)
-    if not journal.events:
+    if not journal.log.events:
         planned = (folder / FILE).is_file()
         message = "it is planned but not started" if planned else "it contains no study"
         advice = f"start it: {command('run_automl', 'start', '--study', folder)}" if planned else None

@@ -17,7 +17,7 @@ from vidqa.automl.algorithms import BY_STEPS, Fidelity, Searcher, Task, algorith
 from vidqa.automl.decisions import Goal
 from vidqa.automl.goals import check_goals
 from vidqa.automl.history import History
-from vidqa.automl.journal import JournalContent, read
+from vidqa.automl.journal import StudyJournal, read
 from vidqa.automl.problems import RANGE, STUDY_CHANGED, STUDY_MISSING, STUDY_SETTINGS
 from vidqa.automl.settings import FILE, Settings, Steps, read_settings
 from vidqa.automl.space import Space, search_space
@@ -301,7 +301,7 @@ def _longest(settings: Settings, base: TrainSpec) -> int:
     return spec.total_steps(base, samples or 0) or 1
 
 
-def open_with_journal(folder: Path) -> tuple[Study, JournalContent]:
+def open_with_journal(folder: Path) -> tuple[Study, StudyJournal]:
     """Open a study and its journal. Raises the problems of `open_study`, JOURNAL_BROKEN, and STUDY_CHANGED if the two
     do not match."""
     study, journal = open_study(folder), read(folder)

@@ -27,12 +27,6 @@ NAMED = ("utf-8", "backslashreplace")  # encoding of a path as text that can be 
 LONGEST_NAME = 255  # bytes of a file or folder name, on every file system of Linux
 ANNOTATION_NAMES = ("annotations.json", "annotations.jsonl")  # default names in a dataset folder
 
-JOURNAL_BROKEN = Code(
-    "JOURNAL_BROKEN",
-    "A line in the journal of a study or the log of a loop is invalid, or (a warning) the last line is truncated.",
-    "Restore the file from a copy, or truncate it before the line that the problem names: jobs of lost lines are found "
-    "again, and stages of a loop run again.",
-)
 REMOVAL_OUTSIDE = Code(
     "REMOVAL_OUTSIDE",
     "A file or folder to remove is outside the folder that owns it, or is reached through a link.",
@@ -118,23 +112,6 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any, indent: int | None = 2) -> None:
     write_text(path, json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def append_line(path: Path, size: int, line: bytes) -> int:
-    """Append a line to a journal whose first `size` bytes are complete lines, and return its new size; the rest, a
-    truncated line, is dropped. The line and the name of a new file are synced to disk. Raises OSError."""
-    with open(path, "ab", buffering=0) as file:
-        file.truncate(size)
-        if file.write(line) != len(line):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        os.fsync(file)
-    if not size:
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    return size + len(line)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from vidqa.automl.plan import PlanRequest, check_request
 from vidqa.core import actions
 from vidqa.core.cli import USAGE, Result, command
 from vidqa.core.files import absolute, annotations_in_folder, write_text
+from vidqa.core.journal import Journal
 from vidqa.core.pages.page import percent
 from vidqa.core.problem import Exit, Problem, ProblemError
 from vidqa.data import check_records
@@ -31,7 +32,7 @@ from vidqa.gaps.deft.context import (
     annotations_in,
     is_labelled,
 )
-from vidqa.gaps.deft.loop import Log, Loop, PendingStage, locked_folder, write_state
+from vidqa.gaps.deft.loop import Loop, PendingStage, locked_folder, write_state
 from vidqa.gaps.deft.report import write_report
 from vidqa.gaps.deft.stages import ROUND
 from vidqa.gaps.deft.state import Ending, Sets, Settings, Stop, Where, fold
@@ -90,7 +91,7 @@ def create(folder: Path, config: LoopConfig) -> tuple[Loop, str]:
             return _changed(folder, settings, recipes)
         for name, text in recipes.items():
             write_text(folder / name, text)
-        log = Log(folder / LOG)
+        log = Journal(folder / LOG)
         log.append({"event": "settings", "settings": settings.model_dump(mode="json")})
         write_state(folder, fold(log.events))
     return Loop(folder), "new"

@@ -5,85 +5,29 @@ with loop.alone():
     while not isinstance(step := loop.next(), Ending):
         ...
 
-The log is the source of truth: one JSON object per line, appended and synced, each line chained to all earlier ones by
-a checksum. A line that was changed, lost or damaged is refused with its number; a last line that was truncated by a
-kill is dropped with a warning.
+The log, a `core.journal`, is the source of truth.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidqa.core.cli import note, refused_writes
-from vidqa.core.files import JOURNAL_BROKEN, append_line, now, write_json
+from vidqa.core.cli import note
+from vidqa.core.files import write_json
+from vidqa.core.journal import JOURNAL_BROKEN, Event, Journal
 from vidqa.core.locks import BUSY, locked
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.gaps.deft.acceptance import after_round, budget
 from vidqa.gaps.deft.context import LOCK, LOG, STATE, StageContext, StageResult
 from vidqa.gaps.deft.stages import EVALUATE, KPI, TEST, Stage, stages_of
-from vidqa.gaps.deft.state import Ending, Event, LoopState, RoundState, fingerprint, fold, take
+from vidqa.gaps.deft.state import Ending, LoopState, RoundState, fingerprint, fold, take
 from vidqa.gaps.problems import DEFT_FOLDER, DEFT_GATE
 
 TRAININGS = ("train", "control train")  # not started once the budget is spent
-
-
-class Log:
-    """The events in a file, to which `append` adds. `torn` is the problem of a truncated last line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.events: list[Event] = []
-        self.torn: Problem | None = None
-        self._check = ""
-        self._whole = 0  # bytes of the file up to the last complete line
-        self._read()
-
-    def append(self, event: Event) -> Event:
-        """Write an event, and return it with its number and time once it is synced to disk."""
-        line = {"number": len(self.events) + 1, "at": now(), **event}
-        self._check = _check_of(self._check, line)
-        written = json.dumps({**line, "check": self._check}, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-        with refused_writes(self.path):
-            self._whole = append_line(self.path, self._whole, written)
-        self.events.append(line)
-        return line
-
-    def _read(self) -> None:
-        data = self.path.read_bytes() if self.path.is_file() else b""
-        *lines, rest = data.split(b"\n")
-        for number, line in enumerate(lines, 1):
-            self._take(number, line)
-            self._whole += len(line) + 1
-        if rest:
-            where, message = f"{self.path}:{len(lines) + 1}", f"{len(rest)} bytes without an end of line are dropped"
-            remedy = "no action needed: the stage of that line runs again"
-            self.torn = JOURNAL_BROKEN.at(where, message, remedy, severity="warning")
-
-    def _take(self, number: int, line: bytes) -> None:
-        """Check and add one line. Raises JOURNAL_BROKEN."""
-        where = f"{self.path}:{number}"
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError) as broken:
-            raise JOURNAL_BROKEN.error(where, f"line {number} is not JSON: {broken}") from broken
-        if not isinstance(event, dict) or event.get("number") != number or not isinstance(event.get("event"), str):
-            raise JOURNAL_BROKEN.error(where, f"line {number} is not event {number} of a loop")
-        check = event.pop("check", None)
-        if check != _check_of(self._check, event):
-            raise JOURNAL_BROKEN.error(where, f"line {number} has changed since it was written: its checksum differs")
-        self._check = check
-        self.events.append(event)
-
-
-def _check_of(before: str, line: Event) -> str:
-    text = json.dumps(line, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(f"{before}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -105,7 +49,7 @@ class Loop:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
-        self.log = Log(self.folder / LOG)
+        self.log = Journal(self.folder / LOG)
         if not self.log.events:
             raise DEFT_FOLDER.error(folder, f"there is no {LOG} with events in it")
         try:

@@ -6,15 +6,15 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from vidqa.core.files import content_hash
+from vidqa.core.journal import Event
 from vidqa.jobs.resources import Resources
 
 SCHEMA = "vidqa.deft_state.v1"
-Event = dict[str, Any]  # a line of the log
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Fact = str | bool | int | float | None | list[str]
 RULES = {  # by which a loop ends, or waits

@@ -22,6 +22,7 @@ from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import ProblemError
 from vidqa.data import fingerprint, load_records
 from vidqa.data.record import MediaRef, Record, Turn
+from vidqa.datatools.convert import convert
 from vidqa.datatools.split import choose_validation, part_named, split_dataset, stratum
 
 KINDS = ("yes_no", "letter", "text")
@@ -254,3 +255,24 @@ def test_the_script_leads_to_a_spec_that_reads_both_parts(tmp_path: Path) -> Non
         None,
     ]
     assert part_named(f"{root}#train[:5]") == "train" and part_named(f"{root}#[:5]") is None
+
+
+def test_a_file_that_is_missing_is_named_and_does_not_stop_the_others(tmp_path: Path) -> None:
+    """Until the spec, which can leave it out; a folder without any of the files is another one."""
+    rows = [row(f"c{n}", f"v{n}.mp4") for n in range(6)]
+    folder = dataset(tmp_path / "set", rows)
+    (folder / "v2.mp4").unlink()
+    converted = convert(folder / "annotations.json", tmp_path / "all/annotations.json", "llava", media_path=str(folder))
+    split = split_dataset(converted.files[0], folder, tmp_path / "parts", 0.5, 0, "kind")
+    for problems in (converted.problems, split.warnings):
+        found = [(problem.code, problem.severity) for problem in problems if problem.code.startswith("DATA_MEDIA")]
+        assert found == [("DATA_MEDIA_MISSING", "warning")]
+    assert split.is_rooted
+    for part in ("train", "val"):
+        records = load_records(tmp_path / "parts" / part, keep_missing=True)
+        assert len(records) == 3
+        missing = [medium.written for each in records for medium in each.media if not Path(medium.path).exists()]
+        assert missing == ["v2.mp4"] * any(each.id == "c2" for each in records)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ProblemError, match="DATA_MEDIA_MISSING"):
+        split_dataset(converted.files[0], tmp_path / "empty", tmp_path / "other", 0.5, 0, "kind")

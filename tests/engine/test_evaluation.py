@@ -286,6 +286,7 @@ def test_a_broken_clip_is_quarantined_and_counts_as_not_answered(
     (warning,) = metrics["problems"]
     assert (warning["code"], warning["severity"]) == ("ENGINE_BAD_SAMPLE", "warning")
     assert warning["message"] == "2 of 4 samples were not answered: r2, r3"
+    assert "set engine.on_bad_sample" not in warning["remedy"]  # which has this value already
     run_engine("evaluate", _spec(tmp_path, broken), tmp_path / "strict", check=False)
     problems = json.loads((tmp_path / "strict/problems.json").read_text())
     assert {p["code"] for p in problems} == {"MEDIA_UNREADABLE"}

@@ -11,7 +11,7 @@ from vidqa.core.problem import ProblemError
 from vidqa.data import load_records
 from vidqa.evaluation.answers import RULES
 from vidqa.evaluation.results import judged
-from vidqa.gaps.analysis.analyze import OTHER_TRUTH, SAME_ID, analyze
+from vidqa.gaps.analysis.analyze import NO_VIDEO, OTHER_TRUTH, SAME_ID, analyze
 from vidqa.gaps.analysis.annotations import AMBIGUOUS, BY_NAME, OTHER_QUESTION, UNKNOWN
 from vidqa.gaps.analysis.report import summary_text
 from vidqa.gaps.analysis.scored_answers import Answered
@@ -91,6 +91,15 @@ def test_a_gap_has_the_prediction_and_the_full_path(place):
         }
     ]
     assert found.as_dict()["by_kind"] == {"yes_no": {"n": 1, "gaps": 1, "wrong": 1}}
+
+
+def test_another_media_folder_than_the_evaluations_is_named(place):
+    clip = place.path / "clips/a.mp4"
+    clip.parent.mkdir()
+    clip.touch()
+    item = result(str(clip), "No.", sample_id="a")
+    assert codes(place.run(ONE, [item])[0]) == [NO_VIDEO]
+    assert codes(place.run(ONE, [item], media=str(place.path))[0]) == []
 
 
 def test_no_gaps_gives_the_same_columns_and_types(place):

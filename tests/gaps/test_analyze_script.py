@@ -47,7 +47,7 @@ def test_text_for_a_person_and_fail_on_gaps(place):
     done = run(*WORDS, "--fail-on-gaps", cwd=place)
     assert done.returncode == 3 and "GAPS_FOUND" in done.stderr
     assert done.stdout.splitlines()[:3] == [
-        "1 gaps among 2 results, written to gaps.parquet",
+        "1 gaps among 2 samples, written to gaps.parquet",
         "kind    samples  gaps  wrong",
         "yes_no        2     1      1",
     ]

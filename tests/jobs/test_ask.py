@@ -104,6 +104,10 @@ def test_a_table_of_questions_asks_each_about_its_own_video(world: Path, tmp_pat
     assert "<think>" in rows_of_table(tmp_path / "q.csv", reasoning=True)[0]["messages"][0]["content"][-1]["text"]
     done = infer("--model", world / "model", "--questions", tmp_path / "q.csv", "--video", tmp_path / "b.png", "--json")
     assert done.returncode == 2 and "leave --video" in json.loads(done.stdout)["problems"][0]["message"]
+    (tmp_path / "q.csv").write_text(f"video,question\nabsent.mp4,Why?\n{world}/data/videos/0.mp4,Why?\n")
+    done = infer("--model", world / "model", "--questions", tmp_path / "q.csv", *TINY, "--json")
+    assert done.returncode == 3, done.stderr
+    assert [row["status"] == "error" for row in json.loads(done.stdout)["data"]["answers"]] == [True, False]
     (tmp_path / "q.csv").write_text("file,answer\na.mp4,x\n")
     with pytest.raises(ProblemError, match="there is no column question;"):
         rows_of_table(tmp_path / "q.csv")

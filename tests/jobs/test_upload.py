@@ -200,6 +200,7 @@ def test_what_the_hub_refuses(hub: Hub, run_dir: Path, part: str, status: int, c
 def test_a_wrong_token_is_told_without_it(hub: Hub, run_dir: Path) -> None:
     done, problems = upload(run_dir, Destinations(hub="org/tuned"), "hf_planted_secret")
     assert codes(problems) == ["STORAGE_DENIED"] and "401" in problems[0].message
+    assert problems[0].remedy.endswith(f"scripts/upload.py RUN --hub {problems[0].where}")
     assert "planted" not in json.dumps(done) + (run_dir / UPLOADS).read_text()
 
 

@@ -98,7 +98,7 @@ def test_an_adapter_and_a_run_are_no_whole_model(data: Layer, eval_data: Layer, 
         assert found(action, layer, Layer("x", {key: str(run)})) == {"SPEC_MODEL": "error"}, key
     with pytest.raises(ProblemError, match=f"export.py '{best}' --merge"):
         resolve("train", [data, Layer("x", {"policy.model_name_or_path": best})])
-    with pytest.raises(ProblemError, match=f"export.py '{run}' --merge"):
+    with pytest.raises(ProblemError, match=f"--model '{best}'"):  # both for an adapter and for whole weights
         resolve("train", [data, Layer("x", {"policy.model_name_or_path": str(run)})])
     as_adapter = {"model.enable_lora": True, "model.model_name": best, "model.base_model_path": "hf_model://a/b"}
     assert found("evaluate", eval_data, Layer("x", as_adapter)) == {}

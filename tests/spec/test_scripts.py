@@ -12,6 +12,7 @@ import pytest
 from programs import run_here
 
 from vidqa.core.cli import SKILL_ROOT
+from vidqa.core.run_folder import RunFolder
 from vidqa.spec import load
 
 
@@ -231,6 +232,8 @@ def test_training_goes_on_from_the_parents_checkpoint(tmp_path: Path, root: Path
     spec = load(tmp_path / "t.toml", "train")
     assert (spec.train.resume, spec.custom.vision.fps) == (str(run / "checkpoints" / "step_8"), 2.0)
     assert script("build_spec", "train", "--parent-run", run, "--which", "step_9").returncode == 3
+    RunFolder(run).write_status("RUNNING")
+    assert "(latest of a run that is RUNNING)" in script("build_spec", "train", "--parent-run", run).stderr
 
 
 def test_a_training_without_the_parents_checkpoint_names_the_weights_it_starts_from(tmp_path: Path, root: Path) -> None:

@@ -14,7 +14,7 @@ from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.data.conversation import KIND_FIELDS, KINDS, ROLES, TAG, turns_field
 from vidqa.data.media import MediaSource
 from vidqa.data.parse import RowReader
-from vidqa.data.problems import EMPTY, ProblemCollector
+from vidqa.data.problems import EMPTY, MEDIA_MISSING, ProblemCollector
 from vidqa.data.reader import no_annotations
 from vidqa.data.record import MediaRef, Record
 from vidqa.data.sources import Rows, Source, open_source
@@ -56,17 +56,21 @@ def load_pairs(
     source: Source, only: Collection[str] | None = None, *, need_answers: bool = True
 ) -> tuple[list[Pair], list[Problem]]:
     """Read rows and records of a source, all or those with the ids `only`, and its warnings. Media names are valid in
-    an annotation file: relative to `source.media.root`. Raises ProblemError with all errors."""
+    an annotation file: relative to `source.media.root`. Records with missing media are kept with a warning if any
+    medium is there. Raises ProblemError with all errors."""
     if need_answers:
         _require_annotated(source)
     collector = ProblemCollector(str(source.path), need_answers)
-    reader = RowReader(source.path.name, source.media, collector, by_line=source.by_line)
+    reader = RowReader(source.path.name, source.media, collector, by_line=source.by_line, keep_missing=True)
     rows = source.rows(collector)
     pairs = read_pairs(rows if only is None else _selected(rows, reader, only), reader)
-    raise_errors(collector.problems)
+    problems = collector.problems
+    if not source.media.resolved():
+        problems = [replace(p, severity="error") if p.code == MEDIA_MISSING.name else p for p in problems]
+    raise_errors(problems)
     if source.media.named is not None:
         pairs = [named_by_path(pair, source.media.root) for pair in pairs]
-    return pairs, collector.problems
+    return pairs, problems
 
 
 def _selected(rows: Rows, reader: RowReader, only: Collection[str]) -> Rows:

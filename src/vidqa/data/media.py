@@ -19,7 +19,7 @@ from vidqa.data.record import MediaRef
 VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp", ".ogv")
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 LONGEST_PATH = 4096  # Linux's PATH_MAX; a longer name is the medium itself, in base64
-WITHOUT = "without such records: python scripts/preflight.py --fix FILE, or engine.on_bad_sample=quarantine"
+WITHOUT = "without such records: python scripts/preflight.py --spec SPEC --fix FILE, or engine.on_bad_sample=quarantine"
 
 
 def kind_of(name: str) -> str | None:
@@ -181,10 +181,6 @@ class MediaSource:
         for spelled, why in _other_spellings(name) if self.folder else ():
             if _file_size(os.path.join(self.folder or "", spelled)) is not None:
                 return NotFound(MEDIA_MISSING, message, f"{why}: write {spelled!r}", path)
-        base = os.path.basename(name.replace("\\", "/"))
-        nearby = os.path.join(self.folder, base) if self.folder else ""
-        if nearby and nearby != path and _file_size(nearby) is not None:
-            return NotFound(MEDIA_MISSING, message, f"{nearby} exists: write {base!r}", path)
         remedy = f"put the file there, correct {written!r}, or name the folder of the media (--media-path); {WITHOUT}"
         return NotFound(MEDIA_MISSING, message, remedy, os.path.join(self._place, name))
 
@@ -216,8 +212,9 @@ def media_source(annotation_path: Path, media_path: str, *, root_mode: bool) -> 
 
 
 def _other_spellings(name: str) -> Iterator[tuple[str, str]]:
-    """Yield (other spelling of the name, how it differs): as other systems would write it."""
+    """Yield (other spelling of the name, how it differs): as other systems would write it, or without its folder."""
     yield name.replace("\\", "/"), "folders are separated by / here"
+    yield os.path.basename(name.replace("\\", "/")), "the media folder itself has a file of this name"
     for form in ("NFC", "NFD"):
         yield unicodedata.normalize(form, name), f"the file's name has its accents in another Unicode form ({form})"
 

@@ -69,7 +69,7 @@ MEDIA_MISSING = Code(
     "DATA_MEDIA_MISSING",
     "A video or image of a record does not exist.",
     "Put the file at the path in the annotation, correct that path, or give the media folder. Without such records: "
-    "python scripts/preflight.py --fix FILE writes the other annotations; engine.on_bad_sample=quarantine skips them.",
+    "python scripts/preflight.py --spec SPEC --fix FILE writes the others; engine.on_bad_sample=quarantine skips them.",
 )
 MEDIA_OUTSIDE_ROOT = Code(
     "DATA_MEDIA_OUTSIDE_ROOT",

@@ -233,7 +233,7 @@ def write_links(parts: Mapping[Path, Links]) -> Problem | None:
         for folder, links in parts.items():
             for name, file in links.items():
                 path = folder / name
-                if not path.exists():
+                if os.path.exists(file) and not path.exists():
                     path.parent.mkdir(parents=True, exist_ok=True)
                     os.link(os.path.realpath(file), path)
                     created.append((path, folder))

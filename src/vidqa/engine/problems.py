@@ -71,7 +71,7 @@ ENGINE_REPLAY_MISSING = Code(
 ENGINE_BAD_SAMPLE = Code(
     "ENGINE_BAD_SAMPLE",
     "A sample's video or image could not be decoded or planned; a question about it counts as unanswered.",
-    "Repair or remove the file, or set engine.on_bad_sample to quarantine to continue without such samples; "
+    'Repair or remove the file. With engine.on_bad_sample = "quarantine" a job continues without such samples; '
     "metrics.json of an evaluation lists them under quarantined.",
 )
 ENGINE_ANSWERS_MISSING = Code(

@@ -147,18 +147,16 @@ def ask(question: Question) -> list[Row]:
             return [json.loads(line) for line in lines]
 
 
-def _rows(place: str, questions: tuple[str, ...]) -> Iterator[Row]:
+def _rows(place: str, questions: tuple[str, ...]) -> list[Row]:
     """An annotation without an answer for each question about each file of a place. Raises DATA_MEDIA_MISSING, and the
     problems of `load_records` for an archive."""
-    for kind, file in _files(str(absolute(place))):
-        yield from ({kind: file, "question": question} for question in questions)
-        if not questions:
-            yield {kind: file}
+    prompts: list[Row] = [{"question": question} for question in questions] or [{}]
+    return [{kind: file, **row} for kind, file in _files(str(absolute(place))) for row in prompts]
 
 
 def rows_of_table(path: Path, reasoning: bool = False) -> list[Row]:
     """An annotation without an answer for each record; media by their full paths. Raises the records' problems."""
-    return [_unanswered(record, reasoning) for record in load_records(path, need_answers=False)]
+    return [_unanswered(record, reasoning) for record in load_records(path, need_answers=False, keep_missing=True)]
 
 
 def _unanswered(record: Record, reasoning: bool) -> Row:

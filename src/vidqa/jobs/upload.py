@@ -165,7 +165,7 @@ def upload_export(export: Path, name: str, message: str, *, token: str | None, p
             sizes = {path: path.stat().st_size for path in sorted(folder.iterdir())}
             damaged = _differences(api, name, str(commit.oid), list(sizes))
     except HfHubHTTPError as answer:
-        remedy = "set HF_TOKEN to a token that may write there, and run: python scripts/upload.py RUN"
+        remedy = f"set HF_TOKEN to a token that may write there, and run: python scripts/upload.py RUN --hub {name}"
         raise DENIED.error(name, _short(answer), remedy) from answer
     except (HTTPError, OSError) as away:
         raise UNREACHABLE.error(name, f"{type(away).__name__}: {_short(away)}") from away

@@ -12,7 +12,7 @@ from vidqa.core.actions.train import held_out
 from vidqa.core.cli import command
 from vidqa.core.files import absolute, read_object
 from vidqa.core.problem import ProblemError
-from vidqa.core.run_folder import EXPORT
+from vidqa.core.run_folder import EXPORT, RunFolder
 from vidqa.spec.adapter_keys import PRECISION, adapter_keys, base_of, is_adapter, read_config
 from vidqa.spec.keys import flat
 from vidqa.spec.layers import Layer, read_layer
@@ -48,7 +48,9 @@ def parent_layer(action: str, run: Path, which: str | None) -> Layer:
     home = run_folder_of(run)
     if issubclass(actions.action(action).spec_model, TrainSpec | QuantizeSpec):
         _require_no_quantization(home)
-    return Layer(f"{PARENT_LAYER} {home} ({which})", actions.resolve(parent.keys)(run, home, which))
+    state = RunFolder(home).read_status().get("state", "COMPLETE")
+    save = which if state == "COMPLETE" else f"{which} of a run that is {state}"
+    return Layer(f"{PARENT_LAYER} {home} ({save})", actions.resolve(parent.keys)(run, home, which))
 
 
 def model_layer(action: str, name: str, which: str | None = None) -> Layer:
@@ -207,12 +209,9 @@ def exported(run: Path, home: Path, which: str) -> dict[str, Any]:
 def _spec_file(home: Path) -> Path:
     if (file := home / "spec.toml").is_file():
         return file
-    if (home / "config.toml").is_file():
+    if (config := home / "config.toml").is_file():
         message = "it is a run of cosmos-rl, whose checkpoints this engine does not read"
-        remedy = (
-            f"start from its exported weights: --override {home / 'config.toml'} --model {home}/safetensors/NAME, "
-            "with a new optimizer state"
-        )
+        remedy = f"start from its weights with a new optimizer: --override {config} --model {home}/safetensors/NAME"
         raise NO_RUN.error(home, message, remedy)
     raise NO_RUN.error(home, "the run has no spec.toml to continue from", "use --override with the spec it ran with")
 

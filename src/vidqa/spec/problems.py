@@ -45,7 +45,7 @@ SECRET = Code(
 NO_RUN = Code(
     "SPEC_PARENT_RUN",
     "The parent run, or the requested export or checkpoint of it, cannot be found or read.",
-    "Give the folder that contains run.json, and a name that the message lists.",
+    "Give the run folder of a training, which has run.json and safetensors, and a name that the message lists.",
 )
 AUTOML_NOT_RUNNABLE = Code(
     "AUTOML_NOT_RUNNABLE",

@@ -265,9 +265,7 @@ def model_name_rules(path: str, name: str, *, adapter_allowed: bool = False) -> 
             remedy = f"merge it first: {merge}, then give FOLDER"
             yield codes.MODEL.at(path, f"{name} contains a LoRA adapter, not a model", remedy)
     elif os.path.isdir(folder / EXPORTS):
-        is_lora = (folder / "best" / ADAPTER).is_file()
-        whole = f"merge its adapter: {merge}, then give FOLDER" if is_lora else f"name {folder}/best"
-        remedy = f"{whole}, or leave it to --parent-run {shlex.quote(name)}"
+        remedy = f"build the spec with --model {shlex.quote(f'{folder}/best')}"
         yield codes.MODEL.at(path, f"{name} is the folder of a run", remedy)
 
 

@@ -40,6 +40,7 @@ from vidqa.gaps.problems import GAPS_ANNOTATIONS, GAPS_NO_GROUND_TRUTH, GAPS_NO_
 
 OTHER_KIND = "ground truths are not of the kind that the mode needs; they are compared as in mode normalized"
 REPEATED = "samples have more than one result; equal ones are counted once, different ones are all kept"
+NO_VIDEO = "videos that were evaluated are not in the media folder (--kpi-media-path)"
 SAME_ID = "annotations have one id; their results are told apart by video and question"
 OTHER_TRUTH = "results were evaluated against another ground truth than the annotations now have; the results' is used"
 
@@ -174,6 +175,8 @@ class _Analysis:
                 return
             annotation = self.annotations.rows[row]
             video, question = annotation.video, question or annotation.question
+            if video != video_id and Path(video_id).is_file() and not Path(video).exists():
+                self.remarks.add(GAPS_ANNOTATIONS, where, NO_VIDEO)
             sample_id, kind = sample_id or annotation.id, kind or annotation.kind
             truth = annotation.answer
             if gt and truth and gt != truth and normalise(gt) != normalise(truth):

@@ -79,7 +79,8 @@ def summary_text(gaps: Gaps, table: str) -> str:
     ]
     more = [f"... {len(rows) - ROWS} more kinds"] if len(rows) > ROWS else []
     meanings = [f"{error}: {ERROR_TYPES[error]}" for error in errors]
-    return "\n".join([f"{gaps.count} gaps among {gaps.results} results, written to {table}", *lines, *more, *meanings])
+    samples = gaps.samples_by_kind.total()
+    return "\n".join([f"{gaps.count} gaps among {samples} samples, written to {table}", *lines, *more, *meanings])
 
 
 def next_commands(request: GapAnalysis) -> list[str]:

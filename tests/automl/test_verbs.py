@@ -61,6 +61,13 @@ def test_a_folder_without_a_study(script: Any, capsys: pytest.CaptureFixture[str
     assert (code, said["ok"], codes(said)) == (2, False, ["STUDY_MISSING"]) and not (tmp_path / "none").exists()
 
 
+def test_a_report_before_the_start_names_the_start(
+    script: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _, said = answer(script, capsys, "report", "--study", (study := write_study(tmp_path)))
+    assert codes(said) == ["STUDY_MISSING"] and f"start --study {study}" in said["problems"][0]["remedy"]
+
+
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [

@@ -22,6 +22,8 @@ from vidqa.jobs.platforms import engine_process
         ("ENV_FILE_REFUSED", "infrastructure"),
         ("ENGINE_NO_GRADIENT", "program"),
         ("INTERNAL", "program"),
+        ("REWARD_CONSTANT", "spec"),
+        ("ENGINE_QUANTIZE_GATE", "spec"),
         ("PLATFORM_IMAGE_UNUSABLE", "image"),
         ("PLATFORM_REFUSED", "infrastructure"),
     ],

@@ -79,6 +79,8 @@ def test_a_run_folder_that_was_continued_names_its_newest_job(
     assert (said["data"]["job_id"], said["data"]["continued_by"]) == (first.job_id, second.job_id)
     assert said["next"][-1].endswith(f"jobs.py status {second.job_id}")
     assert not any(" retry " in step for step in said["next"])
+    (problem,) = said["problems"]
+    assert problem["code"] == "JOB_FAILED" and problem["remedy"].endswith(f"jobs.py wait {second.job_id}")
     monkeypatch.chdir(Path(first.run_dir).parent)  # where the id of the first is the name of a folder, too
     assert ask("status", first.job_id)["data"]["job_id"] == JobHandle(first.job_id).record().job_id == first.job_id
     moved = Path(first.run_dir).rename(Path(first.run_dir).parent.with_name("moved"))  # its name is no job's

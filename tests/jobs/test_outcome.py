@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tomli_w
 from programs import run_here
 
 from tests.platforms.conftest import ENOUGH_S
@@ -48,8 +49,13 @@ def as_evaluation(record: JobRecord) -> JobRecord:
     run = Path(record.run_dir).with_name("evaluation")
     run.mkdir()
     (run / "metrics.json").write_text(json.dumps(score(RIGHT + WRONG)))
-    (run / "spec.toml").write_text('[dataset]\nannotation_path = "/kpi/a b.json"\nmedia_dir = "/kpi"\n')
-    evaluation = replace(record, job_id="evaluation", action="evaluate", run_dir=str(run))
+    settings = {"generation": {"max_tokens": 8}, "engine": {"on_bad_sample": "quarantine"}, "vision": {"nframes": 3}}
+    dataset = {"annotation_path": "/kpi/a b.json", "media_dir": "/kpi"}
+    model = {"model_name": "/base", "dtype": "float32"}
+    (run / "spec.toml").write_text(tomli_w.dumps({"dataset": dataset, "model": model, **settings}))
+    link = run.with_name("link")
+    link.symlink_to(record.model)
+    evaluation = replace(record, job_id="evaluation", action="evaluate", run_dir=str(run), model=str(link))
     return records.write(evaluation)
 
 
@@ -125,8 +131,13 @@ def test_after_a_training_comes_the_evaluation_of_its_best_on_what_the_base_was_
         spec = tomllib.loads((Path(trained.run_dir) / "evaluate.toml").read_text())
         assert spec["dataset"]["annotation_path"] == "/kpi/a b.json"
         assert spec["model"]["model_name"] == f"{trained.run_dir}/safetensors/step_2"
-    with (Path(trained.run_dir) / "spec.toml").open("w") as file:  # what the base was measured on was trained on since
-        file.write('[custom.train_dataset]\nannotation_path = "/kpi/a b.json"\n')
+        # What a comparison needs equal is as it was; frames are those of the training.
+        assert spec["model"]["dtype"] == "float32" and spec["generation"]["max_tokens"] == 8
+        assert spec["engine"]["on_bad_sample"] == "quarantine" and spec["vision"]["nframes"] == 8
+    earlier = Path(trained.run_dir).with_name("earlier")  # another job has learned from what the base was measured on
+    earlier.mkdir()
+    (earlier / "spec.toml").write_text('[custom.train_dataset]\nannotation_path = "/kpi/a b.json"\n')
+    records.write(replace(trained, job_id="earlier", run_dir=str(earlier)))
     assert "--eval-root EVAL_ROOT" in job_results.of_job(trained).next[-1]
 
 

@@ -25,7 +25,7 @@ from vidqa.automl.history import BASELINE, History
 from vidqa.automl.parameters import Parameter
 from vidqa.automl.problems import STUDY_MISSING, STUDY_NOT_DONE
 from vidqa.automl.space import Space
-from vidqa.automl.status import trial_row
+from vidqa.automl.status import status, trial_row
 from vidqa.automl.study import Study, open_with_journal
 from vidqa.core import files
 from vidqa.core._optional import require
@@ -48,14 +48,14 @@ Row = dict[str, Any]
 def report(folder: Path) -> Result:
     """Write the report of the results so far into the study's folder; the result has its tables. Raises STUDY_MISSING,
     JOURNAL_BROKEN, STUDY_CHANGED."""
-    study, journal = open_with_journal(folder)
+    following, (study, journal) = status(folder).next[0], open_with_journal(folder)
     history = journal.history
     finals = FinalRuns(study, history)
     best = history.trials[history.winner] if history.winner is not None else finals.winner()
     if best is None:
         why = f"; the last failure: {history.failures[-1]}" if history.failures else ""
         advice = f"correct that, then: {command('run_automl', 'start', '--study', folder)}"
-        advice = f"{advice} --trials {len(history.trials) + 1}" if history.finished else advice if why else "wait"
+        advice = f"{advice} --trials {len(history.trials) + 1}" if history.finished else advice if why else following
         raise STUDY_MISSING.error(folder, f"no trial was measured{why}", advice)
     data = _facts(finals)
     data |= {"winner": best.number, "best_values": best.values, "note": journal.note}
@@ -70,7 +70,7 @@ def report(folder: Path) -> Result:
         export_optuna(study, history, folder / OPTUNA_JOURNAL)
         names.append(OPTUNA_JOURNAL)
     data["files"] = [str(folder / name) for name in names]
-    unfinished = STUDY_NOT_DONE.at(folder, "the table has the results so far", severity="warning")
+    unfinished = STUDY_NOT_DONE.at(folder, "the table has the results so far", following, severity="warning")
     problems = [] if history.finished else [unfinished]
     next_commands = [command("preflight", "--spec", folder / BEST_SPEC, "--platform", study.settings.platform)]
     return Result(data, _text(data), problems, next_commands)

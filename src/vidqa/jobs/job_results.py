@@ -275,28 +275,38 @@ def _gaps(record: JobRecord) -> list[str]:
 
 
 def _evaluation(trained: JobRecord) -> str:
-    """The command that builds an evaluation of the trained model, on the data of its base model's evaluation. Without
-    such an evaluation, EVAL_ROOT is a placeholder for the user's data."""
-    dataset = _evaluated_on(trained)
-    words = ["--eval-root", "EVAL_ROOT"]
-    if dataset:
-        words = [word for key, value in dataset.items() for word in ("--set", f"{key}={value}")]
+    """The command that builds an evaluation of the trained model, with data and settings of its base model's
+    evaluation. Without such an evaluation, EVAL_ROOT is a placeholder for the user's data."""
+    from vidqa.spec.layers import text_of
+
+    settings = [f"{key}={text_of(value)}" for key, value in _evaluated_with(trained).items()]
+    words = [word for setting in settings for word in ("--set", setting)] or ["--eval-root", "EVAL_ROOT"]
     measure = actions.action(trained.action).evaluated_by
     out = Path(trained.run_dir) / f"{measure}.toml"
     where = ("--platform", trained.platform)
     return command("build_spec", measure, "--parent-run", trained.run_dir, *words, *where, "--out", out)
 
 
-def _evaluated_on(trained: JobRecord) -> dict[str, str]:
-    """The annotations and media of the newest evaluation of a training's base model, but not on training records."""
-    action, table = actions.action(trained.action), _spec_table(Path(trained.run_dir))
-    learned = [_value_at(table, data.annotations) for data in action.data if data.is_trained_on]
-    for record in records.scan()[0]:
-        if record.action != action.evaluated_by or record.model != trained.model:
-            continue
-        dataset = dataset_of(Path(record.run_dir))
-        if dataset and dataset["annotation_path"] not in learned:
-            return {f"dataset.{name}": value for name, value in dataset.items()}
+def _evaluated_with(trained: JobRecord) -> dict[str, Any]:
+    """The keys with other values than the defaults of the newest evaluation of a training's base model, on records from
+    which no job learned. Without the keys that --parent-run sets: model, frames, system prompt."""
+    from vidqa.spec.keys import flat, value_in
+    from vidqa.spec.parent_layers import SAME_IN_BOTH
+
+    measure, jobs = actions.action(actions.action(trained.action).evaluated_by), records.scan()[0]
+    keys = {action.name: [data.annotations for data in action.data if data.is_trained_on] for action in actions.every()}
+    specs = {job.job_id: _spec_table(Path(job.run_dir)) for job in jobs}
+    learned = [value_in(specs[job.job_id], key) for job in jobs for key in keys.get(job.action, ())]
+    model_keys = (key for model in measure.models for key in (model.name, model.only_with))
+    inherited = {*SAME_IN_BOTH, *model_keys, measure.resuming.key if measure.resuming else ""}
+    defaults = {key: value for key, value in flat(measure.spec_model()).items() if key not in inherited}
+    for job in jobs:
+        # A link such as RUN/best names the same model as the export that it leads to.
+        is_base = os.path.realpath(job.model) == os.path.realpath(trained.model)
+        annotations = value_in(specs[job.job_id], "dataset.annotation_path")
+        if job.action == measure.name and is_base and annotations not in (None, *learned):
+            values = {key: value_in(specs[job.job_id], key) for key in defaults}
+            return {key: value for key, value in values.items() if value not in (None, defaults[key])}
     return {}
 
 
@@ -315,12 +325,6 @@ def _spec_table(run: Path) -> dict[str, Any]:
             return tomllib.load(file)
     except (OSError, ValueError, RecursionError):
         return {}
-
-
-def _value_at(table: Any, key: str) -> Any:
-    for name in key.split("."):
-        table = table.get(name) if isinstance(table, dict) else None
-    return table
 
 
 def _size(count: object) -> str:

@@ -239,6 +239,10 @@ def problems_of(record: JobRecord) -> list[Problem]:
     if not record.state.is_terminal:
         remedy = f"wait longer: {command('jobs', 'wait', record.job_id)}; or cancel it"
         return [JOB_NOT_DONE.at(record.job_id, f"the job is {record.state}", remedy)]
+    if later := later_job(record):
+        code, end = JOB_FAILED if record.state == State.ERROR else JOB_NOT_DONE, record.message or str(record.state)
+        remedy = f"wait for that one: {command('jobs', 'wait', later.job_id)}"
+        return [code.at(record.job_id, f"{end}; job {later.job_id} continues its run", remedy)]
     retry = f"resume it: {command('jobs', 'retry', record.job_id)}"
     if record.state == State.CANCELED:
         saved = "it saved itself" if record.exit_code == Exit.NOT_DONE else "without saving itself"
@@ -255,18 +259,20 @@ def _problem_of(record: JobRecord) -> Problem:
     if why and why["class"] == failure.OUT_OF_MEMORY:
         evidence = "" if why["evidence"] in message else f": {why['evidence']}"
         return JOB_OUT_OF_MEMORY.at(record.job_id, f"{message}{evidence}")
-    retry = command("jobs", "retry", record.job_id)
+    retry, failure_class = command("jobs", "retry", record.job_id), why["class"] if why else ""
+    advice = f"read its log: {record.log}"
     if message == LAUNCHER_ENDED:
-        return JOB_FAILED.at(record.job_id, message, f"start it again: {retry}")
-    if message.startswith(NOT_STARTED):
+        advice = f"start it again: {retry}"
+    elif message.startswith(NOT_STARTED):
         advice = f"correct what the message says, then: {retry}; with other site settings: --site FILE"
-        return JOB_FAILED.at(record.job_id, message, advice)
-    if why and why["class"] == failure.IMAGE:
-        advice = f"repair the image, or the Python of its environment, then: {retry}; other site settings: "
-        return JOB_FAILED.at(record.job_id, message, f"{advice}--site FILE; for another image, launch the spec again")
-    if why and why["class"] == failure.INFRASTRUCTURE:
-        return JOB_FAILED.at(record.job_id, message, f"resume it, from its newest checkpoint if it has one: {retry}")
-    return JOB_FAILED.at(record.job_id, message, f"read its log: {record.log}")
+    elif failure_class == failure.IMAGE:
+        advice = (
+            f"repair the image, or the Python of its environment, then: {retry}; other site settings: --site FILE; "
+        )
+        advice += "for another image, launch the spec again"
+    elif failure_class == failure.INFRASTRUCTURE:
+        advice = f"resume it, from its newest checkpoint if it has one: {retry}"
+    return JOB_FAILED.at(record.job_id, message, advice)
 
 
 def exit_code(record: JobRecord) -> int:

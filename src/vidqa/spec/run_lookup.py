@@ -54,7 +54,7 @@ def run_folder_of(run_folder: Path | str) -> Path:
         level = [inner for folder in level for inner in _folders(folder) if inner.name != "best"]
     if not os.path.isdir(top):
         raise NO_RUN.error(top, "there is no such folder or job", "correct its name")
-    raise NO_RUN.error(top, "there is no safetensors or checkpoints folder in it")
+    raise NO_RUN.error(top, "there is no safetensors or checkpoints folder in it", "give a run that saves weights")
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -132,6 +132,14 @@ def test_a_spec_of_the_other_training_is_refused_for_that_first(
         problem, *others = refused.value.problems
         assert problem.code == code and f"the action {other}" in problem.remedy
         assert not [each for each in others if each.where.endswith("trainer_type")]
+    if other == "grpo":
+        (checkpoint := tmp_path / "run/checkpoints/step_1/policy").mkdir(parents=True)
+        (checkpoint / "__0_0.distcp").write_bytes(b"\0")
+        (tmp_path / "run/spec.toml").write_text(written)
+        with pytest.raises(
+            ProblemError, match=r"^error SPEC_PARENT_RUN [^\n]*\n[^\n]*\n  fix: [^\n]*--model .*run/best$"
+        ):
+            build(Request(action, parent_run=tmp_path / "run"))
 
 
 def test_it_is_not_written_for_the_container_of_cosmos_rl() -> None:

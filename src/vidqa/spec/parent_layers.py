@@ -15,7 +15,7 @@ from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import EXPORT, RunFolder
 from vidqa.spec.adapter_keys import PRECISION, adapter_keys, base_of, is_adapter, read_config
 from vidqa.spec.keys import flat
-from vidqa.spec.layers import Layer, read_layer
+from vidqa.spec.layers import Layer, read_layer, training_type
 from vidqa.spec.models import QuantizeSpec, Spec, TrainSpec
 from vidqa.spec.problems import MODEL, NO_RUN
 from vidqa.spec.resolve import load, load_training
@@ -139,9 +139,12 @@ def _evaluation_keys(view: dict[str, Any]) -> dict[str, Any]:
 def continued(run: Path, home: Path, which: str) -> dict[str, Any]:
     """The keys of a continued training: the run's spec, and its checkpoint to resume. With LoRA also its adapter, from
     which training starts with a new optimizer if there is no checkpoint, or with train.resume = false."""
-    table = read_layer(_spec_file(home)).table
+    table = (layer := read_layer(_spec_file(home))).table
     if not isinstance(table.get("train", {}), dict):
         raise NO_RUN.error(home / "spec.toml", "train is a value; it must be a table")
+    if training_type(layer) == "grpo":
+        remedy = f"to start from its weights: --model {home / 'best'}"
+        raise NO_RUN.error(home, "it is a run of reinforcement learning, which train does not continue", remedy)
     adapter = _adapter_of(home, which)
     try:
         resume: Any = str(find_checkpoint(run, which).absolute())

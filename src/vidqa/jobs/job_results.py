@@ -265,13 +265,13 @@ def of_quantization(record: JobRecord) -> JobResults:
 
 def _gaps(record: JobRecord) -> list[str]:
     """The command that analyzes an evaluation's wrong answers, if its run folder exists."""
-    words = ["--results-dir", record.run_dir, "--gaps-parquet", f"{record.run_dir}/gaps.parquet"]
-    words += ["--jsonl", f"{record.run_dir}/gaps.jsonl"]
-    if not (dataset := dataset_of(Path(record.run_dir))):
-        return []
-    words += ["--kpi-ann-path", dataset["annotation_path"]]
-    words += ["--kpi-media-path", dataset["media_dir"]] if dataset["media_dir"] else []
-    return [command("analyze_gaps", *words)]
+    from vidqa.spec.keys import value_in
+
+    spec, run = spec_table(Path(record.run_dir)), record.run_dir
+    annotations, media = value_in(spec, "dataset.annotation_path"), value_in(spec, "dataset.media_dir")
+    words = ["--results-dir", run, "--gaps-parquet", f"{run}/gaps.parquet", "--jsonl", f"{run}/gaps.jsonl"]
+    words += ["--kpi-ann-path", annotations, *(["--kpi-media-path", media] if media else [])]
+    return [command("analyze_gaps", *words)] if annotations else []
 
 
 def _evaluation(trained: JobRecord) -> str:
@@ -295,7 +295,7 @@ def _evaluated_with(trained: JobRecord) -> dict[str, Any]:
 
     measure, jobs = actions.action(actions.action(trained.action).evaluated_by), records.scan()[0]
     keys = {action.name: [data.annotations for data in action.data if data.is_trained_on] for action in actions.every()}
-    specs = {job.job_id: _spec_table(Path(job.run_dir)) for job in jobs}
+    specs = {job.job_id: spec_table(Path(job.run_dir)) for job in jobs}
     learned = [value_in(specs[job.job_id], key) for job in jobs for key in keys.get(job.action, ())]
     model_keys = (key for model in measure.models for key in (model.name, model.only_with))
     inherited = {*SAME_IN_BOTH, *model_keys, measure.resuming.key if measure.resuming else ""}
@@ -310,15 +310,7 @@ def _evaluated_with(trained: JobRecord) -> dict[str, Any]:
     return {}
 
 
-def dataset_of(evaluation: Path) -> dict[str, str]:
-    """The annotations and media of an evaluation, from the spec in its run folder; empty if that is unreadable."""
-    dataset = _spec_table(evaluation).get("dataset")
-    if not isinstance(dataset, dict) or "annotation_path" not in dataset:
-        return {}
-    return {"annotation_path": str(dataset["annotation_path"]), "media_dir": str(dataset.get("media_dir", ""))}
-
-
-def _spec_table(run: Path) -> dict[str, Any]:
+def spec_table(run: Path) -> dict[str, Any]:
     """The spec in a run folder; empty if that is unreadable."""
     try:
         with open_plain(run / "spec.toml") as file:

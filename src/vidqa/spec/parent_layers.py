@@ -145,7 +145,10 @@ def continued(run: Path, home: Path, which: str) -> dict[str, Any]:
     if training_type(layer) == "grpo":
         remedy = f"to start from its weights: --model {home / 'best'}"
         raise NO_RUN.error(home, "it is a run of reinforcement learning, which train does not continue", remedy)
-    adapter = _adapter_of(home, which)
+    adapter = None
+    with suppress(ProblemError):  # a run may have checkpoints alone
+        export = find_export(home, which)
+        adapter = export if is_adapter(export) else None
     try:
         resume: Any = str(find_checkpoint(run, which).absolute())
     except ProblemError:
@@ -158,14 +161,6 @@ def continued(run: Path, home: Path, which: str) -> dict[str, Any]:
     if adapter is not None and isinstance(policy, dict) and isinstance(lora := policy.get("lora"), dict):
         values["policy"] = {**policy, "lora": {**lora, "lora_path": str(adapter.absolute())}}
     return values
-
-
-def _adapter_of(home: Path, which: str) -> Path | None:
-    """The adapter among a run's exports; None if there is none."""
-    with suppress(ProblemError):
-        export = find_export(home, which)
-        return export if is_adapter(export) else None
-    return None
 
 
 def from_adapter(adapter: Path) -> dict[str, Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
+from torch._inductor.utils import fresh_cache
 
-from vidqa.engine.model.layers import Norm, layer_norm, root_mean_square_norm
+from vidqa.engine.model.layers import Adapter, Norm, Projection, layer_norm, project, root_mean_square_norm
 from vidqa.engine.torch_private import any_length, prepare_compiler
 
 NORMS = [root_mean_square_norm, layer_norm]
@@ -34,3 +36,21 @@ def test_a_function_may_have_many_graphs() -> None:
                 hidden = torch.ones(8, 4, dtype=dtype, requires_grad=trains)
                 with torch.set_grad_enabled(recorded):
                     assert function(hidden, 2.0).requires_grad == (trains and recorded)
+
+
+@pytest.mark.slow
+def test_the_graph_of_a_layer_with_an_adapter_is_cached() -> None:
+    """Forward and backward, which the cache leaves out by default if an autograd function is in them."""
+    prepare_compiler()
+    torch._dynamo.reset()
+    counters["aot_autograd"].clear()
+    adapter = Adapter(
+        torch.rand(4, 8, requires_grad=True), torch.rand(16, 4, requires_grad=True), torch.tensor(2.0), 0.0
+    )
+    layer = Projection(torch.rand(16, 8), None, adapter)
+    with fresh_cache():
+        compiled = any_length(torch.compile(project, fullgraph=True))
+        for outcome in ("autograd_cache_saved", "autograd_cache_hit"):
+            compiled(torch.rand(6, 8, requires_grad=True), layer)[0].sum().backward()
+            assert counters["aot_autograd"][outcome] == 1
+            torch._dynamo.reset()

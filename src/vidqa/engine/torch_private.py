@@ -75,6 +75,9 @@ def prepare_compiler() -> None:
 
     A function that is compiled as one graph ends the run at the default limit of 8 graphs. It has one for each
     combination of gradients, precision, adapter and quantization of its layers.
+
+    Graphs with an autograd function of ours (adapters) are cached on disk, too; a traced graph, which is the cache's
+    key, has the body of the function in it.
     """
     from torch._functorch import config as functorch
     from torch._inductor import config as inductor
@@ -82,5 +85,6 @@ def prepare_compiler() -> None:
 
     torch._dynamo.config.recompile_limit = GRAPHS
     functorch.aggressive_recomputation = True
+    functorch.autograd_cache_allow_custom_autograd_functions = True
     inductor.compile_threads = min(inductor.compile_threads or COMPILERS, COMPILERS)
     maybe_warm_pool()

@@ -40,6 +40,7 @@ from vidqa.planning.budget.methods import FIRST_OF_BITSANDBYTES
 from vidqa.planning.budget.params import ParamCounts, count_params, parameters
 from vidqa.planning.packing import Steps
 from vidqa.planning.pairs import learns_pairs
+from vidqa.planning.resume_compat import weights_hash
 from vidqa.planning.samples import Sample
 from vidqa.spec import check_with_gpus, total_steps
 from vidqa.spec.models import TrainSpec
@@ -110,7 +111,12 @@ def build_learner(
     `start` is loaded later: until then the model has its initial weights, from which DPO computes its reference."""
     spec, world, policy = schedule.spec, schedule.world, schedule.policy
     folder = Path(spec.policy.model_name_or_path)
-    with load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model:
+    with (
+        ThreadPoolExecutor(1, "hashing") as hashing,
+        load_sharded(folder, spec.policy, spec.train, world, policy.recompute) as model,
+    ):
+        if world.is_main:
+            hashing.submit(weights_hash, folder)  # cached for `trainer_facts`; takes seconds on a new machine
         exact = spec.train.fsdp_reduce_dtype == spec.train.master_dtype
         # Gradients that are offloaded to the host accumulate there.
         once = exact and not world.is_sharded and not spec.train.fsdp_offload

@@ -195,6 +195,7 @@ def make_target(template: JobRecord, damage: Damage, number: int) -> Target:
     record = replace(
         template,
         **{"job_id": name, "run_dir": str(run), "platform": damage.platform, "state": damage.state},
+        **{"devices": template.devices if damage.platform == "local" else None},
         **{"reference": REFERENCES[damage.platform], "settings": SETTINGS[damage.platform]},
         **{"failure": template.failure if damage.state == State.ERROR else None},
         **{"exit_code": template.exit_code if over else None, "launcher": ProcessIdentity(**REFERENCES["local"])},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
@@ -183,16 +182,13 @@ def test_a_container_on_the_same_gpu_is_a_warning(
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-docker")
     monkeypatch.setattr(local, "_installed_gpus", lambda _: ["GPU-aa11", "GPU-bb22"])
     over = ended(started(write_spec("complete")))
-    request = {"HostConfig": {"DeviceRequests": [{"DeviceIDs": ["1"]}]}}
-    (Path(over.run_dir) / "container.json").write_text(json.dumps(request))
-    gpus = {"gpus": 1, "processes": 1}
-    records.write(replace(over, job_id="contained", platform="docker", state=State.RUNNING, settings={}, **gpus))
+    here = {"state": State.RUNNING, "settings": {}, "platform": "docker", "devices": ("1",)}
+    records.write(replace(over, job_id="contained", **here))
+    records.write(replace(over, job_id="elsewhere", **(here | {"devices": None})))
     for devices, shared in (("0", []), ("GPU-bb", ["contained"])):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", devices)
         problems = dry_run("train", write_spec("hang"), "local").problems
         assert [problem.where for problem in problems if problem.code == "JOB_NOT_DONE"] == shared
-    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")  # containers of another machine
-    assert not [p for p in dry_run("train", write_spec("hang"), "local").problems if p.code == "JOB_NOT_DONE"]
 
 
 def test_a_machine_that_hides_environments_runs_no_job(

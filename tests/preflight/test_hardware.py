@@ -93,8 +93,8 @@ def test_which_code_runs_where(arch: str, built: list[str], runs: bool) -> None:
 def test_torch_says_what_it_was_compiled_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next process reads what it said, as long as it is the same torch."""
     monkeypatch.setenv("VIDQA_CACHE_DIR", str(tmp_path))
-    asked = Mock(side_effect=cache(gpus._output_of))  # a real process, once
-    monkeypatch.setattr(gpus, "_output_of", asked)
+    asked = Mock(side_effect=cache(gpus.output_of))  # a real process, once
+    monkeypatch.setattr(gpus, "output_of", asked)
     build = engine_build.__wrapped__()
     assert build is not None and build.cuda == (torch.version.cuda or "")
     kept = tmp_path / "torch_build.json"

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from types import NoneType
 
 from vidqa.automl.problems import STUDY_SETTINGS
-from vidqa.automl.settings import Settings
+from vidqa.automl.settings import ON_THIS_MACHINE, Settings
 from vidqa.core import metric_names
 from vidqa.core.problem import ProblemError
 from vidqa.data import check_records
 from vidqa.evaluation.answers import DIRECTION_TASK
 from vidqa.evaluation.metrics import numbers_of, score
 from vidqa.evaluation.results import make_item
-from vidqa.jobs.platforms import ON_THIS_MACHINE
 from vidqa.preflight.gpus import card_of, visible_gpus
 from vidqa.spec import EvaluateSpec, Spec, TrainSpec
 

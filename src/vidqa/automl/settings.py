@@ -26,6 +26,7 @@ from vidqa.jobs.resources import Resources
 FILE = "study.toml"
 PLANNED = "plan/problems.json"  # the errors that the last plan found
 TRAIN, EVALUATE, TEST = "train.toml", "evaluate.toml", "test.toml"
+ON_THIS_MACHINE = ("local", "docker")  # platforms whose jobs use this machine's GPUs
 FROM_TRAINING = ("val/", "train/", "perf/")  # prefixes of metrics that a training writes itself
 
 

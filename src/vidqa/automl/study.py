@@ -19,7 +19,7 @@ from vidqa.automl.goals import check_goals
 from vidqa.automl.history import History
 from vidqa.automl.journal import StudyJournal, read
 from vidqa.automl.problems import RANGE, STUDY_CHANGED, STUDY_MISSING, STUDY_SETTINGS
-from vidqa.automl.settings import FILE, Settings, Steps, read_settings
+from vidqa.automl.settings import FILE, ON_THIS_MACHINE, Settings, Steps, read_settings
 from vidqa.automl.space import Space, search_space
 from vidqa.core.cli import USAGE
 from vidqa.core.files import annotations_in_folder, content_hash, read_object
@@ -27,7 +27,6 @@ from vidqa.core.metric_names import ANSWERED
 from vidqa.core.problem import raise_errors
 from vidqa.evaluation.answers import RULES
 from vidqa.jobs.job_spec import process_count
-from vidqa.jobs.platforms import ON_THIS_MACHINE
 from vidqa.preflight.gpus import least_memory, visible_gpus
 from vidqa.spec import Spec, TrainSpec
 from vidqa.spec.keys import value_at, with_values

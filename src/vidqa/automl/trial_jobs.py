@@ -19,7 +19,7 @@ from pathlib import Path
 
 from vidqa.automl.history import Event, History, Work
 from vidqa.automl.problems import STUDY_INTERRUPTED
-from vidqa.automl.settings import Limits
+from vidqa.automl.settings import ON_THIS_MACHINE, Limits
 from vidqa.core import environment
 from vidqa.core.cli import note
 from vidqa.core.problem import ProblemError
@@ -27,7 +27,7 @@ from vidqa.core.run_folder import METRICS
 from vidqa.jobs import cost, failure
 from vidqa.jobs.api import JobHandle, attach
 from vidqa.jobs.launch import Ready
-from vidqa.jobs.platforms import ON_THIS_MACHINE, local
+from vidqa.jobs.platforms import local
 from vidqa.jobs.platforms._base import INFRASTRUCTURE, Failure, State
 from vidqa.jobs.records import JobRecord
 

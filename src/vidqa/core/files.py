@@ -11,7 +11,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path, PureWindowsPath
@@ -153,6 +153,14 @@ def read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def value_in(values: Any, path: str) -> Any:
+    """The value at a dotted path of nested tables; None if there is none."""
+    inside: Any = values
+    for name in path.split("."):
+        inside = inside.get(name) if isinstance(inside, Mapping) else None
+    return inside
 
 
 def ends_of(path: str | Path, size: int, most: int = 1 << 20) -> bytes:

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import time
+import tomllib
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,7 +16,7 @@ from typing import Any
 
 from vidqa import __version__
 from vidqa.core import environment
-from vidqa.core.files import read_json, read_object, remove, write_json, write_text
+from vidqa.core.files import open_plain, read_json, read_object, remove, write_json, write_text
 from vidqa.core.locks import locked
 from vidqa.core.metric_names import LOSS, REWARD
 from vidqa.core.problem import Problem, ProblemError
@@ -220,6 +221,15 @@ class RunFolder:
                     older.rename(published)
             for left in folder.glob(f"{UNFINISHED}*"):
                 remove(left, owner=folder)
+
+    def read_spec(self) -> tuple[dict[str, Any], str]:
+        """Read spec.toml as a table and as text; both are empty if it cannot be read."""
+        try:
+            with open_plain(self.path / "spec.toml") as file:
+                text = file.read().decode("utf-8")
+            return tomllib.loads(text), text
+        except (OSError, ValueError, RecursionError):
+            return {}, ""
 
     def read_run(self) -> dict[str, Any]:
         """Read run.json; empty if it cannot be read, or its `jobs` are not a list."""

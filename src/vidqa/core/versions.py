@@ -24,10 +24,12 @@ def versions() -> dict[str, str | None]:
 
 def git_commit() -> str | None:
     """The commit of this skill if it is a git checkout."""
+    return (output_of("git", "-C", str(SKILL_ROOT), "rev-parse", "HEAD") or "").strip() or None
+
+
+def output_of(*words: str, limit_s: float = 20.0) -> str | None:
+    """The output of a command; None if it does not exist or fails."""
     try:
-        answer = subprocess.run(
-            ["git", "-C", str(SKILL_ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
-        )
+        return subprocess.run(words, capture_output=True, text=True, timeout=limit_s, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip() or None

@@ -7,7 +7,6 @@ of a training, and the next commands. A missing or damaged run folder gives no r
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vidqa.core import actions, files
 from vidqa.core.cli import Result, command, refused_writes, size_text
 from vidqa.core.environment import SECRET_NAMES, jobs_folder
-from vidqa.core.files import open_plain, read_object
+from vidqa.core.files import read_object, value_in
 from vidqa.core.problem import Exit, Problem, ProblemError, bounded, exit_code_of
 from vidqa.core.run_folder import ANSWERS, EMBEDDINGS, QUARANTINE, QUERY_EMBEDDINGS
 from vidqa.jobs import failure, records, watch
@@ -265,9 +264,7 @@ def of_quantization(record: JobRecord) -> JobResults:
 
 def _gaps(record: JobRecord) -> list[str]:
     """The command that analyzes an evaluation's wrong answers, if its run folder exists."""
-    from vidqa.spec.keys import value_in
-
-    spec, run = spec_table(Path(record.run_dir)), record.run_dir
+    spec, run = record.run.read_spec()[0], record.run_dir
     annotations, media = value_in(spec, "dataset.annotation_path"), value_in(spec, "dataset.media_dir")
     words = ["--results-dir", run, "--gaps-parquet", f"{run}/gaps.parquet", "--jsonl", f"{run}/gaps.jsonl"]
     words += ["--kpi-ann-path", annotations, *(["--kpi-media-path", media] if media else [])]
@@ -290,12 +287,12 @@ def _evaluation(trained: JobRecord) -> str:
 def _evaluated_with(trained: JobRecord) -> dict[str, Any]:
     """The keys with other values than the defaults of the newest evaluation of a training's base model, on records from
     which no job learned. Without the keys that --parent-run sets: model, frames, system prompt."""
-    from vidqa.spec.keys import flat, value_in
+    from vidqa.spec.keys import flat
     from vidqa.spec.parent_layers import SAME_IN_BOTH
 
     measure, jobs = actions.action(actions.action(trained.action).evaluated_by), records.scan()[0]
     keys = {action.name: [data.annotations for data in action.data if data.is_trained_on] for action in actions.every()}
-    specs = {job.job_id: spec_table(Path(job.run_dir)) for job in jobs}
+    specs = {job.job_id: job.run.read_spec()[0] for job in jobs}
     learned = [value_in(specs[job.job_id], key) for job in jobs for key in keys.get(job.action, ())]
     model_keys = (key for model in measure.models for key in (model.name, model.only_with))
     inherited = {*SAME_IN_BOTH, *model_keys, measure.resuming.key if measure.resuming else ""}
@@ -308,15 +305,6 @@ def _evaluated_with(trained: JobRecord) -> dict[str, Any]:
             values = {key: value_in(specs[job.job_id], key) for key in defaults}
             return {key: value for key, value in values.items() if value not in (None, defaults[key])}
     return {}
-
-
-def spec_table(run: Path) -> dict[str, Any]:
-    """The spec in a run folder; empty if that is unreadable."""
-    try:
-        with open_plain(run / "spec.toml") as file:
-            return tomllib.load(file)
-    except (OSError, ValueError, RecursionError):
-        return {}
 
 
 def _size(count: object) -> str:

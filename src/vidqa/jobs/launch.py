@@ -150,8 +150,7 @@ def _checked(
 
 
 def _problems_of(job: Job, job_spec: JobSpec, where: Platform) -> list[Problem]:
-    shared = watch.sharing_jobs(job, where.name)
-    return [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job), *shared]
+    return [*spec.check_with_nodes(job_spec.resolved, job.nodes), *where.check(job), *watch.sharing_jobs(job)]
 
 
 def _launched_before(earlier: JobRecord) -> Launched:
@@ -300,7 +299,8 @@ def job_of(job_spec: JobSpec, where: Platform, settings: Any, resources: Resourc
         raise PLATFORM_NODES.error(
             "--nodes", f"{processes} processes cannot be spread evenly over {resources.nodes} nodes"
         )
-    gpus = resources.gpus if resources.gpus is not None else where.visible_gpus(settings)
+    visible = where.visible_gpus(settings)
+    gpus = resources.gpus if resources.gpus is not None else visible
     elsewhere, named = ([], []) if where.sees_all(settings) else (job_spec.media_elsewhere(), job_spec.media_named())
     return Job(
         job_id=job_id,
@@ -308,6 +308,7 @@ def job_of(job_spec: JobSpec, where: Platform, settings: Any, resources: Resourc
         run_dir=run_dir,
         processes=processes,
         gpus=processes // resources.nodes if gpus is None else gpus,
+        devices=None if visible is None else local.used_gpus(processes if gpus else 0),
         nodes=resources.nodes,
         image=resources.image,
         reads=(*job_spec.reads, *elsewhere),
@@ -349,6 +350,7 @@ def _reserve(
         parent=runs.producing_run(Path(job_spec.model_folder)) if job_spec.models else None,
         nodes=job.nodes,
         gpus=job.gpus,
+        devices=job.devices,
         requested_gpus=resources.gpus,
         image=job.image,
         settings=job.settings.model_dump() if job.settings is not None else None,

@@ -13,17 +13,16 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader
 
-from vidqa.core.files import read_object
+from vidqa.core.files import read_object, value_in
+from vidqa.core.run_folder import RunFolder
 from vidqa.data.hub_card import front_matter_text
 from vidqa.evaluation.results import compare_recipes
 from vidqa.evaluation.text import as_text
 from vidqa.jobs import records
 from vidqa.jobs.exports import ExportSource, Origin
-from vidqa.jobs.job_results import spec_table
 from vidqa.planning.resume_compat import weights_hash
 from vidqa.spec import effective_batch, steps_per_epoch
 from vidqa.spec.grpo_tables import reward_weights
-from vidqa.spec.keys import value_in
 from vidqa.spec.models import GrpoSpec
 
 HUB = "https://huggingface.co/"
@@ -91,7 +90,7 @@ def _evaluations(source: ExportSource) -> Iterator[Evaluation]:
 
 def _set_of(folder: Path) -> str:
     """A short name of an evaluation's questions: the folder of the annotations, or their file's name."""
-    path = Path(str(value_in(spec_table(folder), "dataset.annotation_path") or "questions"))
+    path = Path(str(value_in(RunFolder(folder).read_spec()[0], "dataset.annotation_path") or "questions"))
     return path.parent.name if path.stem == "annotations" and path.parent.name else path.stem
 
 

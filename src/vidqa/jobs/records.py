@@ -53,6 +53,7 @@ class JobRecord(Submitted):
     parent: str | None = None
     gpus: int = 0
     requested_gpus: int | None = None
+    devices: tuple[str, ...] | None = None  # as in Job
     image: str | None = None
     preflight: str = ""
     retry_of: str | None = None

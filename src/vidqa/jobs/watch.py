@@ -16,10 +16,9 @@ from vidqa.core.cli import FILE_REFUSED, command, duration_text, note
 from vidqa.core.problem import JOB_FAILED, Exit, Problem, ProblemError
 from vidqa.core.run_folder import RunFolder
 from vidqa.jobs import cost, failure, records
-from vidqa.jobs.platforms import ON_THIS_MACHINE, engine_process, platform
+from vidqa.jobs.platforms import engine_process, platform
 from vidqa.jobs.platforms._base import LAUNCHER_ENDED, NOT_STARTED, Job, Observed, State
-from vidqa.jobs.platforms.local import gpu_indices
-from vidqa.jobs.platforms.processes import running_jobs
+from vidqa.jobs.platforms.processes import this_process
 from vidqa.jobs.problems import JOB_NOT_DONE, JOB_NOT_FOUND, JOB_OUT_OF_MEMORY
 from vidqa.jobs.records import JobRecord
 
@@ -294,36 +293,19 @@ def _show_from(record: JobRecord, position: int, show: Callable[[str], None]) ->
     return end - len(gained) + len(whole)
 
 
-def sharing_jobs(job: Job, platform_name: str) -> list[Problem]:
-    """A warning for each running job of this state folder and machine whose GPUs, by their names in
-    CUDA_VISIBLE_DEVICES, the job would use, too; if both have none, they share the cores."""
-    if platform_name not in ON_THIS_MACHINE:
-        return []
-    own, problems, running = _used_gpus(environment.visible_gpus(), job), [], running_jobs()
+def sharing_jobs(job: Job) -> list[Problem]:
+    """A warning for each running job of this state folder on the GPUs of this one; if both have none, they share the
+    cores."""
+    problems: list[Problem] = []
     for record in records.scan()[0]:
-        is_local = record.platform == "local"
-        if record.state.is_terminal or record.platform not in ON_THIS_MACHINE:
+        if job.devices is None or record.devices is None or record.launcher.host != this_process().host:
             continue
-        if "docker" in (platform_name, record.platform):
-            from vidqa.jobs.platforms import docker  # takes 0.2 s
-
-            if not docker.is_local():
-                continue
-        if (is_local and record.job_id not in running) or observe(record).state.is_terminal:
-            continue
-        written = running.get(record.job_id, {}).get(environment.GPUS)
-        others = _used_gpus(environment.gpu_names(written) if is_local else docker.gpu_names(record), record)
-        devices = [f"GPU {name}" for name in own if name in others] if own or others else ["the same cores"]
-        if devices:
+        shared = [f"GPU {name}" for name in job.devices if name in record.devices]
+        shared = shared if job.devices or record.devices else ["the same cores"]
+        if shared and not observe(record).state.is_terminal:
             wait, cancel = (command("jobs", verb, record.job_id) for verb in ("wait", "cancel"))
-            message = f"it runs on {', '.join(devices)} as this job: both are slower, and may run out of memory"
+            message = f"it runs on {', '.join(shared)} as this job: both are slower, and may run out of memory"
             remedy = f"cancel one of the two ({cancel}), or launch after its end ({wait})"
-            remedy += ", or with CUDA_VISIBLE_DEVICES set to other GPUs" * bool(own)
+            remedy += ", or with CUDA_VISIBLE_DEVICES set to other GPUs" * bool(job.devices)
             problems.append(JOB_NOT_DONE.at(record.job_id, message, remedy, severity="warning"))
     return problems
-
-
-def _used_gpus(names: list[str] | None, job: Job | JobRecord) -> list[str]:
-    """The indices of the GPUs of a job's processes: one for each, in the order of `names`."""
-    count = job.processes if job.gpus else 0
-    return gpu_indices((names if names is not None else [str(number) for number in range(count)])[:count])

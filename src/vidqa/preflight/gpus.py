@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,11 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from vidqa.core import environment, files
+from vidqa.core.versions import output_of
 from vidqa.jobs.platforms import local
 from vidqa.planning.budget import speed
 
 QUERY = "index,name,memory.total,compute_cap,driver_version"
-LIMIT_S = 20.0
 TORCH_LIMIT_S = 120.0  # importing torch from a cold disk
 ASK_TORCH = "import json, torch; print(json.dumps([torch.version.cuda, torch.cuda.get_arch_list()]))"
 
@@ -77,18 +76,14 @@ def declared_or_visible(declared: Declared, processes: int) -> list[Gpu]:
 
 def visible_gpus() -> list[Gpu]:
     """The GPUs in CUDA_VISIBLE_DEVICES. Without a working nvidia-smi they are only counted."""
-    listed = _output_of("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits")
+    listed = output_of("nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader,nounits")
     if listed is None:
         return [Gpu("unknown")] * local.gpu_count()
     rows = [[cell.strip() for cell in row] for row in csv.reader(listed.splitlines()) if len(row) == 5]
     names = environment.visible_gpus()
-    if device := local.mig_device(names, local.list_devices()):
-        index, profile = device
-        gibibytes = re.search(r"(\d+)gb", profile)
-        return [
-            replace(gpu, name=f"{gpu.name} MIG {profile}", memory_gb=float(gibibytes[1]) if gibibytes else None)
-            for gpu in (_gpu(row) for row in rows if row[0] == index)
-        ]
+    if profile := local.mig_profile(names, output_of("nvidia-smi", "-L")):
+        gpu, gibibytes = _gpu(rows[0]), re.search(r"(\d+)gb", profile)
+        return [replace(gpu, name=f"{gpu.name} MIG {profile}", memory_gb=float(gibibytes[1]) if gibibytes else None)]
     allowed = names and local.gpu_indices(names)
     return [_gpu(row) for row in rows if allowed is None or row[0] in allowed]
 
@@ -107,7 +102,7 @@ def least_memory(gpus: Sequence[Gpu]) -> float | None:
 
 def driver_cuda() -> str | None:
     """The newest CUDA that the installed driver supports, such as "13.0"."""
-    match = re.search(r"CUDA[\w ]*Version\s*:\s*(\d+\.\d+)", _output_of("nvidia-smi") or "")
+    match = re.search(r"CUDA[\w ]*Version\s*:\s*(\d+\.\d+)", output_of("nvidia-smi") or "")
     return match[1] if match else None
 
 
@@ -119,7 +114,7 @@ def engine_build() -> Build | None:
     build = files.read_object(cache_file)
     is_whole = isinstance(build.get("cuda"), str) and isinstance(build.get("architectures"), list)
     if installed is None or build.get("torch") != installed or not is_whole:
-        output = _output_of(sys.executable, "-P", "-c", ASK_TORCH, limit_s=TORCH_LIMIT_S)
+        output = output_of(sys.executable, "-P", "-c", ASK_TORCH, limit_s=TORCH_LIMIT_S)
         if output is None:
             return None
         cuda, architectures = json.loads(output)
@@ -163,14 +158,6 @@ def version_of(arch: str) -> tuple[int, int]:
     """The version (9, 0) of "sm_90"; (0, 0) for other text."""
     match = re.fullmatch(r"(?:sm|compute)_(\d+)(\d)[af]?", arch)
     return (int(match[1]), int(match[2])) if match else (0, 0)
-
-
-def _output_of(*words: str, limit_s: float = LIMIT_S) -> str | None:
-    """The output of a command; None if it does not exist or fails."""
-    try:
-        return subprocess.run(words, capture_output=True, text=True, timeout=limit_s, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def card_of(gpus: Sequence[Gpu]) -> tuple[str, speed.Gpu | None]:

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from vidqa.core import actions
-from vidqa.core.files import absolute, annotations_in_folder, read_object
+from vidqa.core.files import absolute, annotations_in_folder, read_object, value_in
 from vidqa.core.problem import Problem, ProblemError, raise_errors
 from vidqa.data.archive import archives_in
 from vidqa.spec.adapter_keys import is_adapter
 from vidqa.spec.cosmos import target_table, video_fps_problems
-from vidqa.spec.keys import value_in
 from vidqa.spec.layers import Layer, parse_set, read_layer
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.parent_layers import PARENT_LAYER, from_adapter, model_keys, parent_layer, view_layer

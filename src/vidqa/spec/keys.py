@@ -93,14 +93,6 @@ def table_at(tables: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
     return tables, last
 
 
-def value_in(values: Any, path: str) -> Any:
-    """The value at a dotted path of nested tables; None if there is none."""
-    inside: Any = values
-    for name in path.split("."):
-        inside = inside.get(name) if isinstance(inside, Mapping) else None
-    return inside
-
-
 def value_at(spec: Table, key: str) -> Any:
     """The value of a key, or of an entry in a dictionary under that key."""
     value: Any = spec

@@ -18,11 +18,11 @@ import yaml
 
 from vidqa.core import actions
 from vidqa.core.actions import ACTION
-from vidqa.core.files import open_plain
+from vidqa.core.files import open_plain, value_in
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec._field import Table
 from vidqa.spec.compat_keys import NO_SPECS, OF_THEIR_PROCESSES, RENAMED
-from vidqa.spec.keys import leaves, nearest, reinforcement_keys, table_of, value_in
+from vidqa.spec.keys import leaves, nearest, reinforcement_keys, table_of
 from vidqa.spec.problems import FILE, NO_EFFECT, UNKNOWN_KEY, VALUE
 
 DEEPEST = 100  # levels of tables and lists in a spec

@@ -15,10 +15,11 @@ from pydantic import ValidationError
 from vidqa.core import actions
 from vidqa.core.actions import ACTION
 from vidqa.core.environment import redacted
+from vidqa.core.files import value_in
 from vidqa.core.problem import Problem, ProblemError, bounded, control_characters, raise_errors
 from vidqa.spec._field import Table
 from vidqa.spec.adapter_keys import adapter_keys, is_adapter
-from vidqa.spec.keys import expected, flat, leaves, table_at, table_of, value_in
+from vidqa.spec.keys import expected, flat, leaves, table_at, table_of
 from vidqa.spec.layers import DEEPEST, Layer, brief, entries, place, read_layer, require_action, texts, training_type
 from vidqa.spec.models import EvaluateSpec, Spec, TrainSpec
 from vidqa.spec.problems import CONFLICT, FILE, SECRET, UNKNOWN_KEY, VALUE

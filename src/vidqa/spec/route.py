@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core import actions
+from vidqa.core.files import value_in
 from vidqa.core.problem import Problem, ProblemError
-from vidqa.spec.keys import value_in
 from vidqa.spec.layers import read_layer
 from vidqa.spec.problems import AUTOML_NOT_RUNNABLE
 

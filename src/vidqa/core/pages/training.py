@@ -18,7 +18,7 @@ from typing import Any
 
 from vidqa.core.cli import duration_text, note
 from vidqa.core.environment import redacted
-from vidqa.core.files import write_text
+from vidqa.core.files import value_in, write_text
 from vidqa.core.metric_names import ACCURACY, LOSS
 from vidqa.core.pages.page import card_images, page, percent
 from vidqa.core.pages.training_charts import main_chart, other_charts
@@ -84,7 +84,7 @@ def _sub(training: Training) -> str:
     status = training.status
     step = max((event["step"] for event in training.events), default=0) or status.get("step", 0)
     total = training.plan.get("total_steps") or status.get("total_steps", 0)
-    model = _at(training.spec, "policy.model_name_or_path")
+    model = value_in(training.spec, "policy.model_name_or_path")
     words = [str(status.get("state", "state unknown")), f"step {_count(step)} of {_count(total)}"]
     words += [f"model {model}"] if model else []
     return " · ".join([*words, *([f"written {status['updated']}"] if "updated" in status else [])])
@@ -197,24 +197,24 @@ def _parts(training: Training) -> list[dict[str, Any]]:
 def _key_settings(training: Training) -> list[tuple[str, str]]:
     """The most important keys of the spec; the whole spec is at the end of the page."""
     spec = training.spec
-    lora = _at(spec, "policy.lora")
+    lora = value_in(spec, "policy.lora")
     adapters = None
     if isinstance(lora, dict):
         adapters = f"rank {lora.get('r')}, alpha {lora.get('lora_alpha')}, on {_listed(lora.get('target_modules'))}"
     rows = {
-        "Model": _at(spec, "policy.model_name_or_path"),
+        "Model": value_in(spec, "policy.model_name_or_path"),
         "LoRA": adapters,
-        "Frozen by pattern": _listed(_at(spec, "policy.freeze_pattern")),
-        "Learning rate": _at(spec, "train.optm_lr"),
-        "Schedule": _at(spec, "train.optm_decay_type"),
-        "Optimizer": _at(spec, "train.optm_name"),
-        "Weight decay": _at(spec, "train.optm_weight_decay"),
-        "Epochs": _at(spec, "train.epoch"),
+        "Frozen by pattern": _listed(value_in(spec, "policy.freeze_pattern")),
+        "Learning rate": value_in(spec, "train.optm_lr"),
+        "Schedule": value_in(spec, "train.optm_decay_type"),
+        "Optimizer": value_in(spec, "train.optm_name"),
+        "Weight decay": value_in(spec, "train.optm_weight_decay"),
+        "Epochs": value_in(spec, "train.epoch"),
         "Effective batch": training.plan.get("effective_batch"),
         "Warm-up steps": training.plan.get("warmup_steps"),
-        **_policy(spec.get("rollout"), _at(spec, "train.train_policy")),
-        "Frames per video": _at(spec, "custom.vision.nframes"),
-        "Frames per second": _at(spec, "custom.vision.fps"),
+        **_policy(spec.get("rollout"), value_in(spec, "train.train_policy")),
+        "Frames per video": value_in(spec, "custom.vision.nframes"),
+        "Frames per second": value_in(spec, "custom.vision.fps"),
         "Tokens per pack": training.plan.get("pack_tokens"),
         "Memory policy": training.facts.get("memory_policy") or training.facts.get("recompute"),
     }
@@ -240,7 +240,7 @@ def _policy(rollout: Any, policy: Any) -> dict[str, Any]:
 def _data(training: Training) -> list[tuple[str, str]]:
     plan = training.plan
     rows = {
-        "Annotations": _at(training.spec, "custom.train_dataset.annotation_path"),
+        "Annotations": value_in(training.spec, "custom.train_dataset.annotation_path"),
         "Training samples": plan.get("train_samples"),
         "Validation samples": plan.get("validation_samples"),
         "Tokens per epoch": plan.get("train_tokens_per_epoch"),
@@ -277,13 +277,6 @@ def _spent(training: Training) -> str:
 def _ranks(training: Training) -> int:
     whole, per_rank = training.points("perf/tokens_per_s"), training.points("perf/tokens_per_s_per_rank")
     return round(whole[-1][1] / per_rank[-1][1]) if whole and per_rank and per_rank[-1][1] else 1
-
-
-def _at(table: Any, path: str) -> Any:
-    """The value of a dotted key; None if there is none."""
-    for name in path.split("."):
-        table = table.get(name) if isinstance(table, dict) else None
-    return table
 
 
 def _listed(value: object) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +59,7 @@ def read_training(path: Path) -> Training:
     run = RunFolder(path)
     facts, best = read_object(path / "run.json"), read_object(path / "best.json")
     resumes = run.read_resumes()
-    spec, text = _spec(path / "spec.toml")
+    spec, text = run.read_spec()
     plan = read_object(path / "plan.json")
     return Training(
         run=path,
@@ -126,14 +125,6 @@ def _exports(run: RunFolder, best: dict[str, Any], facts: dict[str, Any]) -> lis
             Export(folder.name, int(export.get("step", 0)), numbers, best.get("name") == folder.name, proof_text)
         )
     return exports
-
-
-def _spec(path: Path) -> tuple[dict[str, Any], str]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text), text
-    except (OSError, ValueError, RecursionError):
-        return {}, ""
 
 
 def _objects(value: object) -> list[dict[str, Any]]:

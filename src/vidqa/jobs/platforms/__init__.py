@@ -8,7 +8,6 @@ from vidqa.jobs.platforms._base import Platform
 # Modules of this package by platform; each defines the platform under its name in capitals.
 MODULES = {"local": "local", "docker": "docker", "slurm": "slurm", "kubernetes": "kubernetes.platform"}
 NAMES = tuple(MODULES)
-ON_THIS_MACHINE = ("local", "docker")  # platforms whose jobs use this machine's GPUs
 
 
 def platform(name: str) -> Platform:

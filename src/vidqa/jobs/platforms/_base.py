@@ -58,6 +58,7 @@ class Job:
     run_dir: Path
     processes: int
     gpus: int
+    devices: tuple[str, ...] | None = None  # indices of this machine's GPUs; None on other machines
     nodes: int = 1
     image: str | None = None
     reads: tuple[Path, ...] = ()

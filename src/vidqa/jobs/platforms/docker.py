@@ -12,7 +12,6 @@ import json
 import math
 import os
 import time
-from pathlib import Path
 from typing import Any, Literal
 
 from docker.errors import APIError
@@ -201,15 +200,6 @@ def _device_request(job: Job) -> dict[str, Any]:
     visible = (environment.visible_gpus() or [])[: job.processes_per_node]
     selection = {"DeviceIDs": visible} if visible else {"Count": job.processes_per_node}
     return {"Driver": "nvidia", "Capabilities": [["gpu"]], **selection}
-
-
-def gpu_names(job: Submitted) -> list[str] | None:
-    """The names of the GPUs in the request for a job's container; None for the machine's first."""
-    try:
-        request = json.loads((Path(job.run_dir) / CONTAINER_FILE).read_bytes())["HostConfig"]["DeviceRequests"][0]
-        return [str(name) for name in request["DeviceIDs"]]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None
 
 
 def submit(job: Job, rendered: Rendered) -> dict[str, Any]:

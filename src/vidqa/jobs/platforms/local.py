@@ -22,6 +22,7 @@ from typing import Any
 from vidqa.core import environment
 from vidqa.core._optional import PACKAGE_MISSING
 from vidqa.core.problem import Problem
+from vidqa.core.versions import output_of
 from vidqa.jobs.platforms._base import (
     RUN_SCRIPT,
     SPEC_FILE,
@@ -65,24 +66,20 @@ FOUND_S = 60.0  # seconds for a new process to appear in /proc
 def gpu_count() -> int:
     """The number of NVIDIA GPUs visible to a job that starts here: for CUDA, those before the first invalid name, and
     one MIG device only."""
-    listed, names = list_devices(), environment.visible_gpus()
+    listed, names = output_of("nvidia-smi", "-L"), environment.visible_gpus()
     present = len(_installed_gpus(listed))
-    if mig_device(names, listed):
+    if mig_profile(names, listed):
         return 1
     valid = takewhile(lambda name: not name.isdigit() or int(name) < present, names or ())
     return present if names is None else min(present, len(list(valid)))
 
 
-def mig_device(names: list[str] | None, listed: str | None) -> tuple[str, str] | None:
-    """(index of its GPU, profile such as 3g.20gb) of the MIG device that CUDA shows to a process: the first of `names`,
-    or without names the first of GPU 0; None if CUDA shows whole GPUs. `listed` is that of `list_devices`."""
-    prefix, gpu = names[0] if names else "MIG-", ""
-    for line in (listed or "").splitlines() if names != [] and prefix.startswith("MIG-") else ():
-        if match := re.match(r"GPU (\d+):", line):
-            gpu = match[1]
-        elif (match := re.match(r"\s+MIG (\S+)\s.*\(UUID: (.*)\)", line)) and match[2].startswith(prefix):
-            return (gpu, match[1]) if names or gpu == "0" else None
-    return None
+def mig_profile(names: list[str] | None, listed: str | None) -> str | None:
+    """The profile, such as 3g.20gb, of the MIG device that CUDA shows to a process: the first of `names`, or of those
+    that `nvidia-smi -L` `listed`. None if CUDA shows whole GPUs."""
+    first = names[0] if names else "MIG-" if names is None else "none"
+    devices = re.findall(r"MIG (\S+)\s.*\(UUID: (.*)\)", listed or "")
+    return next((profile for profile, uuid in devices if uuid.startswith(first)), None)
 
 
 def cpu_count() -> int:
@@ -90,9 +87,15 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def used_gpus(count: int) -> tuple[str, ...]:
+    """The indices of the GPUs of `count` processes that start here, one for each."""
+    names = environment.visible_gpus()
+    return tuple(gpu_indices((names if names is not None else [str(number) for number in range(count)])[:count]))
+
+
 def gpu_indices(names: list[str]) -> list[str]:
     """Names of CUDA_VISIBLE_DEVICES with the index, as in nvidia-smi, in place of each UUID or its beginning."""
-    uuids = [] if all(map(str.isdigit, names)) else _installed_gpus(list_devices())
+    uuids = [] if all(map(str.isdigit, names)) else _installed_gpus(output_of("nvidia-smi", "-L"))
     return [next((str(at) for at, uuid in enumerate(uuids) if uuid.startswith(name)), name) for name in names]
 
 
@@ -101,14 +104,6 @@ def _installed_gpus(listed: str | None) -> list[str]:
     if listed is None:
         return ["" for device in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", device.name)]
     return re.findall(r"^GPU .*?(?:\(UUID: (.*)\))?$", listed, re.MULTILINE)
-
-
-def list_devices() -> str | None:
-    """The GPUs and MIG devices that nvidia-smi lists; None if it does not work."""
-    try:
-        return subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def check(job: Job) -> list[Problem]:

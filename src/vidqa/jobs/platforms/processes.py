@@ -103,12 +103,6 @@ def supervisors(job_id: str) -> list[ProcessIdentity]:
     ]
 
 
-def running_jobs() -> dict[str, dict[str, str]]:
-    """The environment of a process of each job that runs on this machine, by job id, from one look at all processes."""
-    environments = (environment for _, environment in _processes_naming(SUPERVISOR_VARIABLE))
-    return {job_id: environment for environment in environments if (job_id := environment.get(SUPERVISOR_VARIABLE))}
-
-
 def parent(pid: int) -> int | None:
     """The pid of the parent; None if the process has ended."""
     fields = _stat_fields(pid)

@@ -296,9 +296,8 @@ def job_of(job_spec: JobSpec, where: Platform, settings: Any, resources: Resourc
     """The job in the form for platforms. Raises PLATFORM_NODES."""
     processes = process_count(job_spec.spec)
     if resources.nodes < 1 or processes % resources.nodes:
-        raise PLATFORM_NODES.error(
-            "--nodes", f"{processes} processes cannot be spread evenly over {resources.nodes} nodes"
-        )
+        message = f"{processes} processes cannot be spread evenly over {resources.nodes} nodes"
+        raise PLATFORM_NODES.error("--nodes", message)
     visible = where.visible_gpus(settings)
     gpus = resources.gpus if resources.gpus is not None else visible
     elsewhere, named = ([], []) if where.sees_all(settings) else (job_spec.media_elsewhere(), job_spec.media_named())
@@ -332,7 +331,6 @@ def _reserve(
 ) -> tuple[JobRecord, Job, Rendered]:
     """Write the files of the run and the record of its job, which other processes see from then on."""
     rendered = where.render(job)
-    sequence = 1 + max(records.last_sequence(), runs.last_sequence(job.run_dir.parent))
     record = JobRecord(
         job_id=job.job_id,
         platform=where.name,
@@ -356,7 +354,7 @@ def _reserve(
         settings=job.settings.model_dump() if job.settings is not None else None,
         preflight=readiness.preflight,
         retry_of=retry_of,
-        sequence=sequence,
+        sequence=1 + max(records.last_sequence(), runs.last_sequence(job.run_dir.parent)),
     )
     facts = {
         "run_id": job.run_dir.name,

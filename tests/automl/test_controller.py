@@ -31,7 +31,6 @@ from vidqa.automl.report import report
 from vidqa.automl.status import status
 from vidqa.automl.study import open_study
 from vidqa.core.cli import SKILL_ROOT
-from vidqa.core.files import write_json
 from vidqa.core.problem import ProblemError
 from vidqa.jobs import records
 from vidqa.jobs.launch import unchecked
@@ -245,17 +244,15 @@ def test_results_of_other_answer_rules_or_annotations_are_not_mixed(
         carry_out(study)
     annotations.write_text(before)
     assert carry_out(study).finished and len(history(study).trials) == 2
-    entries = [Trial(0, {}, "template", "complete", metrics={"run_dir": str(tmp_path)})]  # of an earlier version
-    write_json(tmp_path / "metrics.json", {"answer_rules": "vidqa.answers.v1"})
     earlier = History()
-    earlier.trials = entries
+    earlier.trials = [Trial(0, {}, "template", "complete", metrics={"answer_rules": "vidqa.answers.v1"})]
     with pytest.raises(ProblemError, match=r"answer rules vidqa.answers.v1"):
         open_study(study).check_comparable(earlier)
 
 
 def test_a_longer_hyperband_has_more_brackets(tmp_path: Path) -> None:
     sets = ("steps.shortest=2", "steps.longest=8", "steps.reduction=2")
-    study = write_study(tmp_path, *sets, algorithm="dehb", max_trials=5)  # the name of hyperband-de in older studies
+    study = write_study(tmp_path, *sets, algorithm="hyperband-de", max_trials=5)
     assert len(carry_out(study).rungs) == 2
     commands.extend(study, 8)
     found = carry_out(study)

@@ -55,7 +55,9 @@ def test_a_run_folder_names_its_job(over_at_once: None, write_spec: WriteSpec) -
         assert ask("status", place)["data"]["job_id"] == record.job_id
     record.run.add_resume({"from": None, "step": 0, "lost": 7})  # a retry whose checkpoints were gone
     assert ask("status", record.job_id)["data"]["resumes"] == [{"from": None, "step": 0, "lost": 7}]
-    assert "resumed   at step 0: no checkpoint of the attempt before, which reached step 7" in jobs.describe(record)
+    assert "resumed   after step 0, from no checkpoint: the attempt before left none, at step 7" in jobs.describe(
+        record
+    )
     (problem,) = ask("status", str(Path(record.run_dir).parent))["problems"]
     assert problem["code"] == "JOB_NOT_FOUND" and record.job_id in problem["remedy"]
     (problem,) = ask("status", str(Path(record.run_dir) / ".." / ".."))["problems"]

@@ -22,7 +22,7 @@ from vidqa.automl.problems import RANGE, STUDY_CHANGED, STUDY_MISSING, STUDY_SET
 from vidqa.automl.settings import FILE, ON_THIS_MACHINE, Settings, Steps, read_settings
 from vidqa.automl.space import Space, search_space
 from vidqa.core.cli import USAGE
-from vidqa.core.files import annotations_in_folder, content_hash, read_object
+from vidqa.core.files import annotations_in_folder, content_hash
 from vidqa.core.metric_names import ANSWERED
 from vidqa.core.problem import raise_errors
 from vidqa.evaluation.answers import RULES
@@ -183,7 +183,7 @@ class Study:
 
     def check_comparable(self, history: History) -> None:
         """Raise STUDY_CHANGED if new results could not be compared with those of a journal, because annotations have
-        changed, or the answer rules that scored a trial: its journal has them, of earlier versions its evaluation."""
+        changed, or the answer rules that scored a trial."""
         remedy = "restore it, or plan a new study in another folder"
         changed = sorted(path for path, new in self.data_hashes.items() if history.data.get(path, new) != new)
         if changed and any(trial.measured for trial in history.trials):
@@ -192,9 +192,7 @@ class Study:
         if all(of_training(goal.metric) and goal.metric not in ANSWERED for goal in self.settings.goals):
             return
         for trial in history.trials:
-            evaluation = trial.metrics.get("run_dir")
-            scores = read_object(Path(evaluation) / "metrics.json") if evaluation else {}
-            rules = trial.metrics.get("answer_rules", scores.get("answer_rules", RULES))
+            rules = trial.metrics.get("answer_rules", RULES)
             if rules != RULES:
                 message = f"trial {trial.number} was scored by the answer rules {rules}; this version has {RULES}"
                 remedy = "continue it with the version that began it, or plan a new study in another folder"

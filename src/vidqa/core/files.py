@@ -155,6 +155,11 @@ def read_object(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def objects_in(value: object) -> list[dict[str, Any]]:
+    """The objects in a list of JSON; none if it is no list."""
+    return [element for element in value if isinstance(element, dict)] if isinstance(value, list) else []
+
+
 def value_in(values: Any, path: str) -> Any:
     """The value at a dotted path of nested tables; None if there is none."""
     inside: Any = values

@@ -16,7 +16,7 @@ from typing import Any
 
 from vidqa import __version__
 from vidqa.core import environment
-from vidqa.core.files import open_plain, read_json, read_object, remove, write_json, write_text
+from vidqa.core.files import objects_in, open_plain, read_json, read_object, remove, write_json, write_text
 from vidqa.core.locks import locked
 from vidqa.core.metric_names import LOSS, REWARD
 from vidqa.core.problem import Problem, ProblemError
@@ -244,8 +244,7 @@ class RunFolder:
     def read_resumes(self) -> list[dict[str, Any]]:
         """The `resumes` of run.json. Each names the checkpoint of a resume as `from`, or if none was left, `lost`, the
         last step of the attempt before."""
-        resumes = self.read_run().get("resumes")
-        return [resume for resume in resumes if isinstance(resume, dict)] if isinstance(resumes, list) else []
+        return objects_in(self.read_run().get("resumes"))
 
     def add_resume(self, facts: dict[str, Any]) -> None:
         self.update_run(resumes=[*self.read_resumes(), facts])

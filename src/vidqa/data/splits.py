@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vidqa.core.files import objects_in
 from vidqa.data.hub_card import front_matter
 from vidqa.data.problems import SPLIT, missing_file
 
@@ -174,8 +175,7 @@ def _patterns(written: Any) -> list[tuple[str, str]]:
 
 def _configs(folder: Path) -> list[dict[str, Any]]:
     """The subsets described in the front matter of the folder's README.md."""
-    configs = front_matter(folder / "README.md").get("configs")
-    return [config for config in configs if isinstance(config, dict)] if isinstance(configs, list) else []
+    return objects_in(front_matter(folder / "README.md").get("configs"))
 
 
 def _by_name(folder: Path, subset: str) -> dict[str, list[Path]]:

@@ -121,10 +121,7 @@ def of_cancel(record: JobRecord) -> Result:
         remedy = f"cancel that one: {command('jobs', 'cancel', later.job_id)}"
         running = JOB_NOT_DONE.at(later.job_id, f"it continues the run of {record.job_id}, and goes on", remedy)
         return replace(of_job(record), problems=[running], exit_code=int(Exit.NOT_DONE))
-    if record.state != State.CANCELED:
-        return of_wait(record)
-    unsaved = [replace(problem, severity="warning") for problem in record.run.read_problems()]
-    return replace(of_job(record), problems=unsaved)
+    return of_job(record) if record.state == State.CANCELED else of_wait(record)
 
 
 def of_job(record: JobRecord) -> Result:

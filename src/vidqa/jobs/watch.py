@@ -162,10 +162,12 @@ def listing() -> tuple[list[JobRecord], list[Problem]]:
 
 def describe(record: JobRecord) -> str:
     """A job in a few lines of text."""
-    status = record.run.read_status()
+    run, status = record.run, record.run.read_status()
     steps = f"{status.get('step')} of {status['total_steps']}" if status.get("total_steps") else "-"
     eta_s = None if record.state.is_terminal else status.get("eta_s")
     left = f", about {duration_text(eta_s)} left" if eta_s else ""
+    resume = (run.read_resumes() or [{}])[-1]
+    checkpoint = resume.get("from") or f"no checkpoint: the attempt before left none, at step {resume.get('lost')}"
     processes = f"{record.processes} process" + "es" * (record.processes != 1)
     rows = {
         "job": f"{record.job_id} ({record.action} on {record.platform}, {processes})",
@@ -173,19 +175,13 @@ def describe(record: JobRecord) -> str:
         **({"failure": f"{record.failure['class']}: {record.failure['evidence']}"} if record.failure else {}),
         **({"preflight": record.preflight} if record.preflight else {}),
         "step": steps + left,
-        **({"resumed": _resumed_text(resumes[-1])} if (resumes := record.run.read_resumes()) else {}),
+        **({"resumed": f"after step {resume.get('step')}, from {checkpoint}"} if resume else {}),
         "run": record.run_dir + ", which is not on this machine" * (not os.path.isdir(record.run_dir)),
         "log": record.log,
         "spec": record.spec,
         "launched": f"{record.created} on {record.launcher.host}, from {record.folder or 'a folder not recorded'}",
     }
     return "\n".join(f"{name:<9} {value}" for name, value in rows.items())
-
-
-def _resumed_text(resume: dict[str, Any]) -> str:
-    if "lost" in resume:
-        return f"at step 0: no checkpoint of the attempt before, which reached step {resume['lost']}, is left"
-    return f"after step {resume.get('step')}, from {resume.get('from')}"
 
 
 def wait(

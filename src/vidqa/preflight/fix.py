@@ -11,7 +11,7 @@ from typing import Any
 
 from vidqa import spec
 from vidqa.core import actions
-from vidqa.core.files import link_or_copy, write_json
+from vidqa.core.files import link_or_copy, objects_in, write_json
 from vidqa.core.problem import Problem, raise_errors
 from vidqa.data import problems as codes
 from vidqa.data.claims import fps_differs
@@ -204,8 +204,7 @@ class _RowFixer:
 
 
 def _turns(row: Row) -> list[Row]:
-    turns = row.get(turns_field(row))
-    return [turn for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
+    return objects_in(row.get(turns_field(row)))
 
 
 def _name_roles(row: Row) -> str | None:

@@ -24,8 +24,7 @@ MAKERS: dict[str, Callable[[Task], Searcher]] = {
     "agent": Agent,
 }
 NAMES = tuple(MAKERS)
-RENAMED = {"dehb": "hyperband-de"}  # names in studies of earlier versions
-BY_STEPS = ("hyperband", "asha", "bohb", "hyperband-de", "dehb", "pbt")  # those that divide a training into rungs
+BY_STEPS = ("hyperband", "asha", "bohb", "hyperband-de", "pbt")  # those that divide a training into rungs
 ONE_OR_MORE = range(1, 10)
 SEVERAL_GOALS = dict.fromkeys(("bayesian", "random", "grid", "qmc", "agent"), ONE_OR_MORE) | {"nsga2": range(2, 10)}
 
@@ -34,7 +33,7 @@ __all__ = ["BY_STEPS", "NAMES", "Fidelity", "Searcher", "Task", "algorithm"]
 
 def algorithm(name: str, task: Task) -> Searcher:
     """The search algorithm of this name. Raises STUDY_SETTINGS, and ENV_PACKAGE_MISSING for a missing library."""
-    name, rungs = RENAMED.get(name, name), task.fidelity
+    rungs = task.fidelity
     if name not in MAKERS:
         raise STUDY_SETTINGS.error("--algorithm", f"there is no algorithm {name!r}", f"use one of {', '.join(NAMES)}")
     if len(task.goals) not in SEVERAL_GOALS.get(name, (1,)):

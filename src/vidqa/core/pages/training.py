@@ -18,7 +18,7 @@ from typing import Any
 
 from vidqa.core.cli import duration_text, note
 from vidqa.core.environment import redacted
-from vidqa.core.files import value_in, write_text
+from vidqa.core.files import objects_in, value_in, write_text
 from vidqa.core.metric_names import ACCURACY, LOSS
 from vidqa.core.pages.page import card_images, page, percent
 from vidqa.core.pages.training_charts import main_chart, other_charts
@@ -189,8 +189,7 @@ def _last_groups(run: Path, posters: Posters) -> list[dict[str, Any]]:
 
 def _parts(training: Training) -> list[dict[str, Any]]:
     """Parameter counts by part of the model."""
-    table = training.facts.get("trainable")
-    rows = [row for row in table if isinstance(row, dict)] if isinstance(table, list) else []
+    rows = objects_in(training.facts.get("trainable"))
     return [row for row in rows if is_number(row.get("parameters")) and is_number(row.get("trainable"))]
 
 

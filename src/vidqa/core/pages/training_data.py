@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from vidqa.core.files import read_object
+from vidqa.core.files import objects_in, read_object
 from vidqa.core.run_folder import EXPORT, METRICS, PROOF, QUARANTINE, TRAINER, RunFolder, read_metrics
 
 Point = tuple[float, float]
@@ -127,14 +127,10 @@ def _exports(run: RunFolder, best: dict[str, Any], facts: dict[str, Any]) -> lis
     return exports
 
 
-def _objects(value: object) -> list[dict[str, Any]]:
-    return [element for element in value if isinstance(element, dict)] if isinstance(value, list) else []
-
-
 def _texts(value: object) -> list[dict[str, str]]:
     """Convert the fields of problems to text."""
     names = ("code", "where", "message", "remedy")
-    return [{name: str(problem.get(name, "")) for name in names} for problem in _objects(value)]
+    return [{name: str(problem.get(name, "")) for name in names} for problem in objects_in(value)]
 
 
 def number_in(table: dict[str, Any], key: str) -> float | None:

@@ -51,7 +51,7 @@ def trainer_facts(spec: TrainSpec, data: Prepared, model: Any, start: Start, wor
 
 def start_of(resume_from: bool | str, run: RunFolder, world: World) -> Start:
     """Find the start of a run. `resume_from` is the spec's train.resume: true is the newest complete checkpoint of this
-    run (without one, step 0 with a note), a path is that checkpoint. Never restarts silently from the base weights."""
+    run (without one, step 0), a path is that checkpoint."""
     skipped: list[str] = []
     for folder in world.on_main(lambda: _checkpoints(resume_from, run)):
         try:
@@ -99,7 +99,4 @@ def _checkpoints(resume_from: bool | str, run: RunFolder) -> list[Path]:
         return []
     if resume_from is not True:
         return [checkpoint_folder(str(resume_from))]
-    newest = run.newest_checkpoints()
-    if not newest:
-        note(f"nothing to resume in {run.checkpoints}: starting at step 0")
-    return newest
+    return run.newest_checkpoints()

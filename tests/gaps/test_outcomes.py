@@ -334,12 +334,16 @@ def test_random_samples_of_a_pool_without_answers_are_refused(world: Path, tmp_p
 
 
 def test_a_pool_may_be_an_annotation_file(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
-    loop = begun(world, tmp_path, "words.mine=--per-gap 1", pool=world / "pool/annotations.json")
+    words = ("words.mine=--per-gap 1", "words.assemble=--max-per-kind 1")
+    loop = begun(world, tmp_path, *words, pool=world / "pool/annotations.json")
     monkeypatch.setattr(runner, "job", Jobs(lacks_diagonals))
     while not (isinstance(step := loop.next(), PendingStage) and step.stage.name == "assemble"):
         pass
     rows = json.loads((loop.folder / "round_1/mined/mined.json").read_text())
     assert rows and all(row["video"].startswith(str(world / "pool/videos")) for row in rows)
+    left_out = json.loads((loop.folder / "round_1/train_set/assembly.json").read_text())["left_out"]
+    reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+    assert left_out and loop.state.rounds[1].stages["assemble"].sentence.endswith(f"mined. Left out: {reasons}.")
 
 
 @pytest.mark.slow
@@ -367,6 +371,6 @@ def test_clips_that_leak_are_left_out_and_said(
     ending, jobs = ended(monkeypatch, loop, learns_diagonals)
     assembled = loop.state.rounds[1].stages["assemble"]
     assert jobs.launched.count("train") == 1 and assembled.facts["leaking"] > 0
-    assert f"shows: {assembled.facts['leaking']} (" in assembled.sentence and "leaks.json" in assembled.sentence
+    assert f"{assembled.facts['leaking']} leaking" in assembled.sentence
     names = {row["id"] for row in json.loads((loop.folder / "round_1/train_set/annotations.json").read_text())}
     assert {row["id"] for row in kept} & names and not {row["id"] for row in copies} & names

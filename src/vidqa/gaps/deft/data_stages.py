@@ -243,10 +243,9 @@ def assemble_set(context: StageContext, inputs: tuple[str, ...], folder: str, ou
     except ProblemError as error:
         return StageResult(f"No new samples: {_nothing(error)}.", {}, {"samples": 0}, stop="no new samples")
     rows, origins = counts["rows"], ", ".join(f"{count} {origin}" for origin, count in counts["by_origin"].items())
-    leaking = counts["left_out"].get(LEAKING, 0)
-    shown = f" Left out, as they show what a measured set shows: {leaking} ({out / 'leaks.json'})." if leaking else ""
-    facts: dict[str, Fact] = {"samples": rows, "leaking": leaking}
-    sentence = f"{rows} samples to train on: {origins}.{shown}"
+    left_out = ", ".join(f"{count} {reason}" for reason, count in counts["left_out"].items())
+    facts: dict[str, Fact] = {"samples": rows, "leaking": counts["left_out"].get(LEAKING, 0)}
+    sentence = f"{rows} samples to train on: {origins}.{f' Left out: {left_out}.' if left_out else ''}"
     return StageResult(sentence, {output: out / "annotations.json"}, facts)
 
 

@@ -169,6 +169,8 @@ def test_no_change_is_no_significant_difference() -> None:
 def test_scores_that_were_made_differently_are_refused(tmp_path: Path) -> None:
     a = folder(tmp_path / "a", items([1, 0]), RECIPE)
     b = folder(tmp_path / "b", items([1, 1]), {**RECIPE, "model": {"folder": "b"}, "frames": {"nframes": 16}})
+    with pytest.raises(ProblemError, match="it is compared with itself"):
+        compare(a, a)
     with pytest.raises(ProblemError) as refused:
         compare(a, b)
     (problem,) = refused.value.problems

@@ -219,6 +219,7 @@ def test_missing_media_are_left_out_where_broken_ones_are(case: Case) -> None:
     left_out = run.read_problems(QUARANTINE)
     assert len(load_sets(asked)["train"]) == 8 and len(prepared.train) == report.facts["train"]["samples"] == 6
     assert [p.code for p in left_out] == ["MEDIA_UNREADABLE"] * 2 and "nowhere.mp4" in left_out[0].where
+    assert ["ffplay" in p.remedy for p in left_out] == [False, True]  # nobody can play a file that is not there
     keys = {"dataset.annotation_path": str(case.folder / "train.json"), "engine.on_bad_sample": "quarantine"}
     evaluation = specs.load(case.evaluation(**keys), "evaluate")
     planner = evaluation_planner(evaluation, case.shared_model)

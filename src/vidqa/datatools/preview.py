@@ -127,12 +127,8 @@ def pick(records: Sequence[Record], ids: Sequence[str], count: int) -> list[Reco
 
 def _unknown(name: str, records: dict[str, Record]) -> Problem:
     nearest = difflib.get_close_matches(name, records, 3)
-    remedy = (
-        f"did you mean {', '.join(map(repr, nearest))}?"
-        if nearest
-        else "give an id of the annotation file, or leave --sample out"
-    )
-    return USAGE.at("--sample", f"none of {len(records)} usable records has the id {name!r}", remedy)
+    remedy = f"did you mean {', '.join(map(repr, nearest))}?" if nearest else "give an id of the annotation file"
+    return USAGE.at("--sample", f"none of {len(records)} records has the id {name!r}", remedy)
 
 
 def plan_line(piece: Piece) -> str:

@@ -127,6 +127,8 @@ def compare(before: Path, after: Path, by: str = "kind") -> Comparison:
     of results that cannot be read.
     """
     evaluations = [read_evaluation(place) for place in (before, after)]
+    if before.resolve() == after.resolve():
+        raise COMPARISON_UNEQUAL.error(after, "it is compared with itself", "name two evaluations")
     problems = _recipe_problems(before, after)
     first, second = ([item for item in items if item["correct"] is not None] for items, _ in evaluations)
     pairs = paired(first, second, str(after))

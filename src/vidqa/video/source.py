@@ -47,7 +47,8 @@ def extent(path: str | Path, member: str | None) -> tuple[int, int]:
         status = Path(path).stat()
     except (OSError, ValueError) as failed:
         reason = failed.strerror if isinstance(failed, OSError) else str(failed)
-        raise MEDIA_UNREADABLE.error(where, f"{path} cannot be opened: {reason}") from failed
+        remedy = "restore the file, or leave it out (of a job: engine.on_bad_sample=quarantine)"
+        raise MEDIA_UNREADABLE.error(where, f"{path} cannot be opened: {reason}", remedy) from failed
     if not stat.S_ISREG(status.st_mode):  # opening a named pipe would hang
         raise MEDIA_UNREADABLE.error(where, f"{path} is not a regular file", "Give the path of a file.")
     offset, length = 0, status.st_size

@@ -104,7 +104,7 @@ class TurnReader:
         self.findings.unused(field, others + unused)
         for message in wrong:
             self.findings.wrong(
-                problems.FIELD, field, message, 'such as {"type": "video", "video": "a.mp4", "fps": 2.0}'
+                problems.FIELD, field, message, 'such as {"type": "video", "video": "a.mp4", "video_start": 12.5}'
             )
         return [Slot(kind, name, keys)]
 

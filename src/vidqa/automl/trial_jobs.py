@@ -22,6 +22,7 @@ from vidqa.automl.problems import STUDY_INTERRUPTED
 from vidqa.automl.settings import ON_THIS_MACHINE, Limits
 from vidqa.core import environment
 from vidqa.core.cli import note
+from vidqa.core.files import size_and_mtime
 from vidqa.core.problem import ProblemError
 from vidqa.core.run_folder import METRICS
 from vidqa.jobs import cost, failure
@@ -225,20 +226,12 @@ class HangDetection:
         """Whether a running job has been silent for too long. A queued job never hangs."""
         run_dir = Path(record.run_dir)
         files = (record.log, run_dir / "status.json", run_dir / METRICS)
-        now, state = time.monotonic(), (record.state, *map(_file_mark, files))
+        now, state = time.monotonic(), (record.state, *map(size_and_mtime, files))
         before, since = self.observations.get(record.job_id, (None, now))
         if state != before or record.state != State.RUNNING:
             self.observations[record.job_id] = state, now
             return False
         return now - since > self.limit_s
-
-
-def _file_mark(path: Path) -> tuple[int, int]:
-    try:
-        stat = path.stat()
-    except OSError:
-        return 0, 0
-    return stat.st_size, stat.st_mtime_ns
 
 
 def _is_retryable(record: JobRecord) -> bool:

@@ -205,6 +205,15 @@ def _stamp(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
+def size_and_mtime(path: str | Path) -> tuple[int, int] | None:
+    """Size in bytes and modification time in nanoseconds of a file; None if there is none."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):  # ValueError: a NUL byte in the name
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
 def link_or_copy(path: str | Path, target: Path) -> None:
     """Make `target` a hard link to a file, or a copy if it is on another disk."""
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -41,8 +41,7 @@ class Evaluation:
 
     @property
     def weights(self) -> str:
-        model = self.recipe.get("model")
-        return str(model.get("sha256")) if isinstance(model, dict) else ""
+        return str(value_in(self.recipe, "model.sha256") or "")
 
 
 @dataclass(frozen=True)

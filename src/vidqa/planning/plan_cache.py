@@ -22,7 +22,7 @@ import msgspec
 
 import vidqa
 from vidqa.core.actions import action_for
-from vidqa.core.files import absolute, content_hash, replacing
+from vidqa.core.files import absolute, content_hash, replacing, size_and_mtime
 from vidqa.core.gc_pause import paused
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data import open_source
@@ -103,7 +103,7 @@ def file_identities(paths: Sequence[str]) -> dict[str, Identity]:
     """Size and modification time of files."""
     parts = [paths[first::THREADS] for first in range(THREADS)]
     with ThreadPoolExecutor(THREADS) as pool:
-        identities = pool.map(lambda part: [(path, _identity(path)) for path in part], parts)
+        identities = pool.map(lambda part: [(path, size_and_mtime(path)) for path in part], parts)
         by_path = dict(pair for pairs in identities for pair in pairs)
     return {path: by_path[path] for path in paths}
 
@@ -231,14 +231,6 @@ def read(path: Path, inputs: Mapping[str, str]) -> bytes | None:
     if changed := [place for place, identity in head.files.items() if identities[place] != identity]:
         raise Stale(f"{len(changed)} media files have changed, {changed[0]} among them")
     return encoded
-
-
-def _identity(path: str) -> Identity:
-    try:
-        status = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return status.st_size, status.st_mtime_ns
 
 
 def _hash(value: Any) -> str:

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from vidqa.core import environment, files
+from vidqa.core.files import size_and_mtime
 from vidqa.core.versions import output_of
 from vidqa.jobs.platforms import local
 from vidqa.planning.budget import speed
@@ -126,16 +127,13 @@ def engine_build() -> Build | None:
 
 
 def _installed_torch() -> list[str | int] | None:
-    """The identity of the installed torch: path, time and size of its version file; None without torch."""
+    """The identity of the installed torch: path, size and time of its version file; None without torch."""
     module = find_spec("torch")
     if module is None or module.origin is None:
         return None
     version_file = Path(module.origin).with_name("version.py")
-    try:
-        version = version_file.stat()
-    except OSError:
-        return None
-    return [str(version_file), version.st_mtime_ns, version.st_size]
+    stamp = size_and_mtime(version_file)
+    return [str(version_file), *stamp] if stamp else None
 
 
 def runs_on(arch: str, built: Sequence[str]) -> bool:

@@ -27,7 +27,7 @@ import numpy as np
 
 import vidqa
 from vidqa.core.actions.reading import NO_QUESTION
-from vidqa.core.files import replacing, write_json
+from vidqa.core.files import replacing, size_and_mtime, write_json
 from vidqa.core.problem import Exit, Problem
 from vidqa.core.run_folder import EMBEDDINGS, QUERY_EMBEDDINGS, RunFolder
 from vidqa.data.record import MediaRef, Record
@@ -154,11 +154,7 @@ def keys_of(sample: Sample) -> Keys:
 
 
 def _key(ref: MediaRef, plan: FramePlan) -> bytes:
-    try:
-        status = os.stat(ref.path)
-        stamp = (status.st_size, status.st_mtime_ns)
-    except OSError:  # decoding reports the error
-        stamp = (0, 0)
+    stamp = size_and_mtime(ref.path)  # None: decoding reports the error
     return _digest(repr((ref.file, stamp, plan.kind, plan.indices, plan.height, plan.width)))
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
@@ -34,6 +35,8 @@ def main(options: argparse.Namespace) -> Result:
     if not records:
         raise_errors(wrong)
     rendered, problems = previews(inputs.planner, pick(records, options.sample, options.count))
+    if inputs.bad_sample_severity == "warning":  # a job leaves them out, too
+        problems = [replace(problem, severity="warning") for problem in problems]
     problems = bounded([*problems, *wrong])
     colour = sys.stdout.isatty() and not options.json
     data = {"samples": [preview.as_dict() for preview in rendered], "html": options.html}

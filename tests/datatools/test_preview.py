@@ -181,6 +181,16 @@ def test_the_prompts_of_an_evaluation(world: tuple[Path, Path, Path], tmp_path: 
     done = run_here([*SCRIPT, "--spec", "eval.toml", "--count", "2"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Be exact." in done.stdout and "expected: Yes." in done.stdout and "[[" not in done.stdout
+    rows = [{"video": name, "question": "Is it open?", "answer": "Yes"} for name in ("broken.mp4", "videos/1.mp4")]
+    (root / "broken.mp4").write_bytes((root / "videos/1.mp4").read_bytes()[:900])
+    keys["dataset.annotation_path"] = str(tmp_path / "annotations.json")
+    (tmp_path / "annotations.json").write_text(json.dumps(rows))
+    for policy, code in (("fail", 3), ("quarantine", 0)):  # the job of the second leaves it out
+        made = spec.resolve("evaluate", [spec.Layer("test", {**keys, "engine.on_bad_sample": policy})]).spec
+        (tmp_path / "eval.toml").write_text(spec.dump(made))
+        done = run_here([*SCRIPT, "--spec", "eval.toml", "--count", "2", "--json"], cwd=tmp_path)
+        said = json.loads(done.stdout)
+        assert done.returncode == code and [problem["code"] for problem in said["problems"]] == ["MEDIA_UNREADABLE"]
 
 
 def test_wrong_records_are_told_and_the_others_shown(world: tuple[Path, Path, Path], tmp_path: Path) -> None:

@@ -399,6 +399,12 @@ def test_broken_annotations(place, annotations):
     assert {problem.code for problem in error.value.problems} == {"GAPS_ANNOTATIONS"}
 
 
+def test_annotations_of_another_set_are_refused(place):
+    with pytest.raises(ProblemError, match="none of the 2 results belongs to an annotation"):
+        place.run(ONE, [result("another", "no"), result("other", "no")])
+    assert not (place.path / "gaps.parquet").exists()
+
+
 def test_missing_places(place):
     (place.path / "empty").mkdir()
     for arguments, code in [

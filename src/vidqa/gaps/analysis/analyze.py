@@ -16,7 +16,7 @@ from vidqa.data.problems import ProblemCollector
 from vidqa.evaluation.problems import METRIC_OTHER_KIND, RESULTS_TWICE
 from vidqa.evaluation.results import Item, is_scored, json_items, usable
 from vidqa.evaluation.text import normalise
-from vidqa.gaps.analysis.annotations import AnnotationIndex, annotation_file, read_annotations
+from vidqa.gaps.analysis.annotations import UNKNOWN, AnnotationIndex, annotation_file, read_annotations
 from vidqa.gaps.analysis.scored_answers import (
     ERROR_TYPES,
     Answered,
@@ -157,6 +157,9 @@ class _Analysis:
                 if (item := usable(value, source, index, faults)) is not None:
                     self._result(item, source, index, is_own and is_scored(item))
         raise_errors(faults.problems)
+        unknown, first = self.remarks.rows.get((GAPS_ANNOTATIONS, UNKNOWN), (0, ""))
+        if unknown and unknown == self.gaps.results:  # with other annotations than evaluated, all would be gaps
+            raise GAPS_ANNOTATIONS.error(first, f"none of the {unknown} results belongs to an annotation")
         self._missing()
         self.gaps.problems = faults.problems + self.remarks.problems()
         return self.wrong

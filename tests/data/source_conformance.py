@@ -69,6 +69,7 @@ def test_what_is_wrong_is_named_and_hides_no_other_record(folder: Path, made: Ma
     records, problems = check_records(path)
     assert [record.id for record in records] == ["a", "d"]
     assert [problem.code for problem in problems] == ["DATA_MEDIA_MISSING", "DATA_FIELD"]
+    assert "media_path or media_dir of a spec" in problems[0].remedy
     assert all(str(open_source(path).path) in problem.where for problem in problems)
 
 

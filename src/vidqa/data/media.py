@@ -19,6 +19,7 @@ from vidqa.data.record import MediaRef
 VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".3gp", ".ogv")
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 LONGEST_PATH = 4096  # Linux's PATH_MAX; a longer name is the medium itself, in base64
+MEDIA_FOLDER = "--media-path of a data tool, media_path or media_dir of a spec"
 WITHOUT = "without such records: python scripts/preflight.py --spec SPEC --fix FILE, or engine.on_bad_sample=quarantine"
 
 
@@ -181,7 +182,7 @@ class MediaSource:
         for spelled, why in _other_spellings(name) if self.folder else ():
             if _file_size(os.path.join(self.folder or "", spelled)) is not None:
                 return NotFound(MEDIA_MISSING, message, f"{why}: write {spelled!r}", path)
-        remedy = f"put the file there, correct {written!r}, or name the folder of the media (--media-path); {WITHOUT}"
+        remedy = f"put the file there, correct {written!r}, or name the folder of the media ({MEDIA_FOLDER}); {WITHOUT}"
         return NotFound(MEDIA_MISSING, message, remedy, os.path.join(self._place, name))
 
     @property

@@ -37,7 +37,7 @@ FIELD = Code(
     "DATA_FIELD",
     "A record is not an object, lacks a field, a question or an answer, repeats an id, or has a value of the wrong "
     "type or turns out of order; or a table lacks the columns, label or captions.yaml keys of a record.",
-    f"Correct the record, or name the columns with --column video=NAME; a complete record is {EXAMPLE}",
+    f"Correct it, or name columns: python scripts/convert_dataset.py --column video=NAME; a full record is {EXAMPLE}",
 )
 TAG_COUNT = Code(
     "DATA_TAG_COUNT",

@@ -18,8 +18,8 @@ LONGEST_CELL = 1 << 24
 SEPARATOR = re.compile(r'"?sep=([^"\w\s]|\t)"?\r?$', re.IGNORECASE)  # the first line of a CSV for Excel
 ALIASES = ("file", "path", "filename", "clip")  # columns that name the medium where no column of MEDIA exists
 NAME_COLUMNS = (
-    "Name the columns video (or image, file, path, filename, clip), question and answer, or give --column "
-    "video=recording for a column of another name; id, kind, video_fps and options (a|b|c) are optional."
+    "Name the columns video (or image, file, path, filename, clip), question and answer, or convert it: "
+    "python scripts/convert_dataset.py --column video=recording; id, kind, video_fps and options (a|b|c) are optional."
 )
 NOT_UTF8 = (
     "Save it as UTF-8: in a spreadsheet choose CSV UTF-8, or iconv -f CP1252 -t UTF-8 OLD.csv > NEW.csv (-f UTF-16 if "

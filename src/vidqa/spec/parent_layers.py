@@ -46,8 +46,11 @@ def parent_layer(action: str, run: Path, which: str | None) -> Layer:
         return Layer(f"{PARENT_LAYER} {run}", from_adapter(run))
     which = parent.save if which is None else which
     home = run_folder_of(run)
-    if issubclass(actions.action(action).spec_model, TrainSpec | QuantizeSpec):
-        _require_no_quantization(home)
+    learns = issubclass(actions.action(action).spec_model, TrainSpec | QuantizeSpec)
+    if learns and isinstance(parent_spec := _parent_spec(home), QuantizeSpec):
+        source, message = Path(parent_spec.model.model_path), "it is a quantization; this needs unquantized weights"
+        folder = f"--parent-run {source.parent.parent}" if source.parent.name == EXPORTS else f"--model {source}"
+        raise NO_RUN.error(home, message, f"name the model that it quantized: {folder}")
     state = RunFolder(home).read_status().get("state", "COMPLETE")
     save = which if state == "COMPLETE" else f"{which} of a run that is {state}"
     return Layer(f"{PARENT_LAYER} {home} ({save})", actions.resolve(parent.keys)(run, home, which))
@@ -82,14 +85,6 @@ def evaluated_model(name: str, which: str | None = None) -> dict[str, Any]:
     """The keys of `model_layer` about the model alone, for the specs of an evaluation and an embedding."""
     keys = {"model.enable_lora": False, **model_layer("evaluate", name, which).table}
     return {key: value for key, value in keys.items() if key.startswith("model.")}
-
-
-def _require_no_quantization(home: Path) -> None:
-    """Raise SPEC_PARENT_RUN for a run that quantized: its model can neither be trained nor quantized again."""
-    if isinstance(parent := _parent_spec(home), QuantizeSpec):
-        source, message = Path(parent.model.model_path), "it is a quantization; this needs unquantized weights"
-        run = f"--parent-run {source.parent.parent}" if source.parent.name == EXPORTS else f"--model {source}"
-        raise NO_RUN.error(home, message, f"name the model that it quantized: {run}")
 
 
 def view_layer(action: str, name: str) -> Layer | None:

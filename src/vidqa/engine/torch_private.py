@@ -5,7 +5,9 @@ The compiler's names are looked up at use: importing it takes seconds.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -64,6 +66,12 @@ def any_length(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+def source_hash(engine: Path) -> str:
+    """SHA-256 over the source files of the custom operations and kernels in the package `engine`."""
+    paths = sorted(path for package in ("model", "kernels") for path in (engine / package).glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()
+
+
 def prepare_compiler() -> None:
     """Configure torch.compile for a training, and start the processes that compile kernels.
 
@@ -76,13 +84,15 @@ def prepare_compiler() -> None:
     A function that is compiled as one graph ends the run at the default limit of 8 graphs. It has one for each
     combination of gradients, precision, adapter and quantization of its layers.
 
-    Graphs with an autograd function of ours (adapters) are cached on disk, too; a traced graph, which is the cache's
-    key, has the body of the function in it.
+    Graphs with an autograd function of ours (adapters) are cached on disk, too. The cache's key is the traced graph,
+    which has the body of such a function in it, but a custom operation only by name: after a change of its backward,
+    gradients would be those of the cached graph. The sources of these operations are therefore part of the key.
     """
     from torch._functorch import config as functorch
     from torch._inductor import config as inductor
     from torch._inductor.async_compile import maybe_warm_pool
 
+    torch.compiler.config.cache_key_tag = source_hash(Path(__file__).parent)
     torch._dynamo.config.recompile_limit = GRAPHS
     functorch.aggressive_recomputation = True
     functorch.autograd_cache_allow_custom_autograd_functions = True

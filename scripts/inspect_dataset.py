@@ -43,7 +43,7 @@ def onward(annotations: str, media: str) -> str:
 def main(options: argparse.Namespace) -> Result:
     from vidqa.core import environment
     from vidqa.core.problem import bounded
-    from vidqa.data.storage import hub
+    from vidqa.data.storage import hub, stage_set
     from vidqa.datatools.inspection import facts_text, inspect_dataset, inspection_page
 
     if not options.model and (options.fps or options.nframes):
@@ -52,7 +52,7 @@ def main(options: argparse.Namespace) -> Result:
     nframes = options.nframes or (None if options.fps else 8)
     settings = {"model": model, "fps": options.fps, "nframes": nframes}
     settings["skip_near_duplicates"] = options.skip_near_duplicates
-    inspection = inspect_dataset(options.annotations, options.media_path, **settings)
+    inspection = inspect_dataset(*stage_set(options.annotations, options.media_path), **settings)
     if options.html:
         from vidqa.datatools.outputs import write_page
 

@@ -34,10 +34,11 @@ parser.add_argument("--skip-near-duplicates", action="store_true", help="allow n
 
 
 def main(options: argparse.Namespace) -> Result:
+    from vidqa.data.storage import stage_set
     from vidqa.datatools.split import split_dataset, table
 
     o = options
-    arguments = (o.annotations, o.media_path, o.out, o.share, o.seed, o.stratify, o.group_by)
+    arguments = (*stage_set(o.annotations, o.media_path), o.out, o.share, o.seed, o.stratify, o.group_by)
     split = split_dataset(*arguments, skip_near_duplicates=o.skip_near_duplicates)
     lists = o.out / "together.json"
     shown = {**split.facts, "written": split.written, "root_mode": split.is_rooted, "together_file": lists}

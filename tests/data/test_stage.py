@@ -16,6 +16,7 @@ import pytest
 from programs import run_here
 from tiny_world import tiny_data
 
+from vidqa.core.cli import SKILL_ROOT
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.data import load_records
 from vidqa.data.storage import expected_set, stage_set, staging
@@ -167,6 +168,16 @@ def test_a_folder_with_annotations_and_a_local_half(bucket: Any, tmp_path: Path)
     local = tmp_path / "annotations.json"
     local.write_text(json.dumps([record("a.mp4")]))
     assert stage_set(str(local), VIDEOS)[0] == str(local)
+
+
+def test_a_set_in_a_bucket_can_be_inspected_and_split(bucket: Any, tmp_path: Path) -> None:
+    put(bucket, ["a.mp4", "b.mp4"])
+    words = ["--annotations", SET, "--media-path", VIDEOS, "--skip-near-duplicates", "--json"]
+    inspect, split = ([sys.executable, str(SKILL_ROOT / f"scripts/{name}_dataset.py")] for name in ("inspect", "split"))
+    assert json.loads(run_here([*inspect, *words], cwd=tmp_path).stdout)["data"]["records"] == 2
+    done = run_here([*split, *words, "--share", "0.5", "--out", str(tmp_path / "parts")], cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert sorted(path.name for path in (tmp_path / "parts").glob("*/*.mp4")) == ["a.mp4", "b.mp4"]
 
 
 def test_archives(bucket: Any) -> None:

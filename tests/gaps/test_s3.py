@@ -12,10 +12,10 @@ def test_everything_in_a_bucket(bucket):
     turns = [{"from": "human", "value": "<video>Is it?"}, {"from": "gpt", "value": "yes"}]
     notes = [{"id": "a", "video": "clips/a.mp4", "conversations": turns}]
     bucket.pipe("lake/set/annotations.json", json.dumps(notes).encode())
-    rows = [{"video_id": "a", "question": "Is it?", "gt": "yes", "response": "No."}]
+    rows = [{"video_id": __file__, "sample_id": "a", "question": "Is it?", "gt": "yes", "response": "No."}]
     bucket.pipe("lake/runs/one/results.json", json.dumps(rows).encode())
     found = analyze("s3://lake/runs", "s3://lake/gaps.parquet", "s3://lake/set", "", jsonl="s3://lake/gaps.jsonl")
-    assert found.sources == ["s3://lake/runs/one/results.json"]
+    assert found.sources == ["s3://lake/runs/one/results.json"] and found.problems == []
     row = json.loads(bucket.cat("lake/gaps.jsonl"))
     assert row["video_id"] == "s3://lake/set/clips/a.mp4" and row["parsed_response"] == "no"
     assert bucket.cat("lake/gaps.parquet").startswith(b"PAR1")

@@ -31,6 +31,7 @@ from vidqa.gaps.analysis.scored_answers import (
 from vidqa.gaps.analysis.storage import (
     find_results,
     is_judged,
+    is_remote,
     read_bytes,
     require_distinct_paths,
     storage_problems,
@@ -178,7 +179,7 @@ class _Analysis:
                 return
             annotation = self.annotations.rows[row]
             video, question = annotation.video, question or annotation.question
-            if video != video_id and Path(video_id).is_file() and not Path(video).exists():
+            if video != video_id and Path(video_id).is_file() and not (is_remote(video) or Path(video).exists()):
                 self.remarks.add(GAPS_ANNOTATIONS, where, NO_VIDEO)
             sample_id, kind = sample_id or annotation.id, kind or annotation.kind
             truth = annotation.answer

@@ -32,9 +32,8 @@ def main(args: argparse.Namespace) -> Result:
         "cost": route.cost,
     }
     text = f"decision: {route.decision}\nrunnable: {'yes' if route.runnable else 'no'}\nreason: {route.reason}"
-    steps = (
-        [command("build_spec", "train", "--train-root", "DATA/train", "--out", "train.toml")] if route.runnable else []
-    )
+    sets = ("--train-root", "DATA/train", "--val-root", "DATA/val")  # a search measures its trials by validation
+    steps = [command("build_spec", "train", *sets, "--out", "train.toml")] if route.runnable else []
     if route.decision == "automl":
         if route.runnable:
             steps.append(command("run_automl", "plan", "--study", "outputs/study", "--spec", "train.toml", "--json"))

@@ -290,7 +290,7 @@ def test_route_train_says_what_a_search_costs_and_what_to_run_next() -> None:
     auto = json.loads(script("route_train", "--json").stdout)
     assert auto["data"]["decision"] == "automl" and auto["data"]["runnable"] is True
     assert auto["data"]["cost"]["trials"] > 1 and str(auto["data"]["cost"]["trials"]) in auto["data"]["reason"]
-    assert "build_spec.py train" in auto["next"][0]
+    assert "build_spec.py train" in auto["next"][0] and "--val-root DATA/val" in auto["next"][0]  # a search needs it
     assert auto["next"][1].endswith("run_automl.py plan --study outputs/study --spec train.toml --json")
     assert auto["next"][2].endswith("route_train.py --automl off")
     off = json.loads(script("route_train", "--json", "--automl", "off").stdout)

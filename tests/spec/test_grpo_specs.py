@@ -245,8 +245,10 @@ def test_a_set_without_a_step_says_how_many_completions_fit() -> None:
 )
 def test_a_rate_that_suits_supervised_training_is_high_here(lora: Any, rate: float, warned: int) -> None:
     table = {**DATA, "train.optm_lr": rate, **({"policy.lora": lora} if lora else {})}
-    high = [each for each in resolve("grpo", [Layer("test", table)]).warnings if each.code == "SPEC_VALUE"]
-    assert len(high) == warned and all("1e-6" in each.remedy for each in high)
+    pairs = {**table, "engine.objective": "dpo"}
+    for action, keys in (("grpo", table), ("train", pairs)):
+        high = [each for each in resolve(action, [Layer("test", keys)]).warnings if each.code == "SPEC_VALUE"]
+        assert len(high) == warned and all("1e-6" in each.remedy for each in high)
 
 
 @pytest.mark.parametrize(

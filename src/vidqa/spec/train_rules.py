@@ -71,8 +71,8 @@ def _optimizer(spec: TrainSpec) -> Iterator[Problem]:
         yield codes.VALUE.at("train.optm_lr", f"the learning rate is {rate}", "set it, such as 1e-5")
     kind, highest = ("a full fine-tune", 1e-4) if spec.policy.lora is None else ("LoRA", 1e-3)
     remedy = "lower train.optm_lr: about 1e-5 for a full fine-tune, 1e-4 for LoRA"
-    if isinstance(spec, GrpoSpec):
-        highest, kind = highest / 10, f"reinforcement learning ({kind})"
+    if isinstance(spec, GrpoSpec) or spec.engine.objective == "dpo":
+        highest, kind = highest / 10, f"reinforcement learning and DPO ({kind})"
         remedy = "lower train.optm_lr: about 1e-6 for full training, 1e-5 for LoRA"
     if any(value > highest for value in rates):
         message = f"the learning rate {rate} is above {highest:g}, which is high for {kind}"

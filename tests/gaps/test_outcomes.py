@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from table_jobs import Answers, Jobs, write_sets
 
 from demo.clips import pool_clips, selection_clips, train_clips
+from demo.scenes import render
 from vidqa.core.files import write_json
 from vidqa.core.problem import Exit, ProblemError
 from vidqa.evaluation.metrics import score
@@ -22,6 +24,7 @@ from vidqa.gaps.deft.loop import Loop, PendingStage
 from vidqa.gaps.deft.report import write_report
 from vidqa.gaps.deft.state import Ending
 from vidqa.spec import Layer, dump, resolve
+from vidqa.video.encode import write_h264
 
 
 @pytest.fixture(scope="module")
@@ -333,9 +336,16 @@ def test_random_samples_of_a_pool_without_answers_are_refused(world: Path, tmp_p
         begun(world, tmp_path, "control=true", pool=world / "pool/videos")
 
 
-def test_a_pool_may_be_an_annotation_file(monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path) -> None:
+def test_a_pool_may_be_an_annotation_file_and_sets_that_look_alike_are_named(
+    monkeypatch: pytest.MonkeyPatch, world: Path, tmp_path: Path
+) -> None:
     words = ("words.mine=--per-gap 1", "words.assemble=--max-per-kind 1")
-    loop = begun(world, tmp_path, *words, pool=world / "pool/annotations.json")
+    (tmp_path / "scored").mkdir()
+    row = json.loads((world / "train/annotations.json").read_text())[0]
+    write_json(tmp_path / "scored/annotations.json", [{**row, "id": "again", "video": "again.mp4"}])
+    seen = train_clips(8, 0)[0].scene  # encoded again, with other bytes
+    write_h264(tmp_path / "scored/again.mp4", render(seen), Fraction(seen.look.fps), "ultrafast", crf=30)
+    loop = begun(world, tmp_path, *words, pool=world / "pool/annotations.json", kpi=tmp_path / "scored")
     monkeypatch.setattr(runner, "job", Jobs(lacks_diagonals))
     while not (isinstance(step := loop.next(), PendingStage) and step.stage.name == "assemble"):
         pass
@@ -344,6 +354,10 @@ def test_a_pool_may_be_an_annotation_file(monkeypatch: pytest.MonkeyPatch, world
     left_out = json.loads((loop.folder / "round_1/train_set/assembly.json").read_text())["left_out"]
     reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
     assert left_out and loop.state.rounds[1].stages["assemble"].sentence.endswith(f"mined. Left out: {reasons}.")
+    loop.next()
+    validated = loop.state.rounds[1].stages["validate"]
+    assert validated.sentence == "Preflight has passed; some clips look alike in train and scored."
+    assert validated.facts["warnings"] == 1
 
 
 @pytest.mark.slow

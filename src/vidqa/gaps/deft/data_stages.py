@@ -274,15 +274,15 @@ def validate(context: StageContext, train_set: str, stem: str, output: str) -> S
     sets, platform = context.settings.sets, context.settings.where.platform
     checks: list[tuple[str, str | None, str]] = [(platform, None, sets.selection)]
     checks += [("local", "leaks", folder) for folder in (sets.kpi, sets.test) if folder]
-    alike = 0
+    alike: dict[str, None] = {}
     for where, group, folder in checks:
         only = ("--only", group) if group else ("--platform", where)
         runner.announce("preflight", "--spec", path, *only, "--kpi-root", folder)
         problems = preflight(path, where, group=group, kpi_root=Path(folder)).problems
         raise_errors(problems)
-        alike += sum(problem.code == NEAR for problem in problems)
-    shown = f"; {alike} of its sets look alike in places, see leaks.json" if alike else ""
-    return StageResult(f"Preflight has passed{shown}.", {output: path}, {"warnings": alike})
+        alike |= {p.where.replace("kpi", Path(folder).name): None for p in problems if p.code == NEAR}
+    shown = f"; some clips look alike in {'; in '.join(alike)}" if alike else ""
+    return StageResult(f"Preflight has passed{shown}.", {output: path}, {"warnings": len(alike)})
 
 
 def _weights(model: str) -> str:

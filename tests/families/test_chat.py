@@ -157,9 +157,16 @@ LOOP = "{%- for message in messages -%}" + TURN + "{%- endfor -%}"
         (BODY + LOOP + "{{ messages.append(1) }}", 2, "CHAT_TEMPLATE_BROKEN"),
         (BODY + LOOP + "{{ ''.__class__.__mro__[1].__subclasses__() }}", 2, "CHAT_TEMPLATE_BROKEN"),
         *(
-            (BODY + LOOP + broken, 2, "CHAT_TEMPLATE_BROKEN")
-            for broken in (
+            (BODY + LOOP + bomb, 2, "CHAT_TEMPLATE_BROKEN")
+            for bomb in (
+                "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+                "{% for a in (range(99999) | map('string')) %}{% for b in range(999) %}{% endfor %}{% endfor %}",
+                "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
                 "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+                "{% for a in range(99999) recursive %}{{ loop(range(99999)) }}{% endfor %}",
+                "{{ 'a' * 10 ** 12 }}",
+                "{{ 9 ** 99999 }}",
+                "{{ 'a'.ljust(10 ** 11) }}",
                 "{{ range(10 ** 9) | list | length }}",
                 "{{ 1 / 0 }}",
                 "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",

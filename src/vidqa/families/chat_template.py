@@ -1,28 +1,25 @@
 """Convert a record to chat text: messages with a system prompt and a response mode, rendered by the model's template as
-transformers does, in Jinja's sandbox."""
+transformers does, sandboxed and bounded."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from vidqa.data.conversation import split_thinking
 from vidqa.data.record import Record, Turn
 from vidqa.families.model_files import read_json
 from vidqa.families.problems import MODEL_BROKEN, SAMPLE_ANSWERS, TEMPLATE_BROKEN
+from vidqa.families.template_sandbox import BoundedEnvironment
 
 Message = dict[str, Any]
 RESPONSE_MODES = ("answer", "think", "hybrid")
 ANSWER = re.compile(r"\s*<answer>(.*?)</answer>\s*", re.DOTALL)
+MAX_CHARS = 1 << 20  # characters of a template
 # Exceptions of Python for errors in a template.
 TEMPLATE_ERRORS = (
     *(TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError, MemoryError),
@@ -80,13 +77,17 @@ class Template:
     def __init__(self, source: str, place: str, names: Mapping[str, str]) -> None:
         self.source = source
         self.place = place
+        if len(source) > MAX_CHARS:
+            raise TEMPLATE_BROKEN.error(place, f"it has {len(source)} characters; the limit is {MAX_CHARS}")
         try:
-            self._compiled = _environment().from_string(source, globals=dict(names))
+            self._environment = BoundedEnvironment()
+            self._compiled = self._environment.from_string(source, globals=dict(names))
         except (jinja2.TemplateError, RecursionError) as broken:
             raise TEMPLATE_BROKEN.error(place, f"the chat template is not valid Jinja: {broken}") from broken
         self._compiled.globals = dict(self._compiled.globals)  # every render copies it, which is slow for a ChainMap
 
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
+        self._environment.begin(messages)
         try:
             return self._compiled.render(
                 messages=messages, tools=None, documents=None, add_generation_prompt=add_generation_prompt
@@ -95,43 +96,6 @@ class Template:
             roles = ", ".join(dict.fromkeys(message["role"] for message in messages))
             message = f"the chat template fails on a conversation of {roles}: {broken}"
             raise TEMPLATE_BROKEN.error(self.place, message) from broken
-
-
-class GenerationBlock(Extension):
-    """{% generation %}...{% endgeneration %} renders its body; supervised tokens are found by turns instead."""
-
-    tags = {"generation"}  # noqa: RUF012  the name and type are Jinja's
-
-    def parse(self, parser: jinja2.parser.Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body).set_lineno(line)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    """Jinja's sandbox, with the extensions and functions of transformers."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """JSON in the format of the models' training: Jinja's own filter would escape < and > for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
 
 
 def load_template(folder: Path, tokenizer_config: Mapping[str, Any], names: Mapping[str, str]) -> Template:

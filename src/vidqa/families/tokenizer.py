@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -10,8 +11,11 @@ from typing import Any, TypeGuard
 from tokenizers import AddedToken, Encoding, Tokenizer, processors
 
 from vidqa.families.model_files import read_json
-from vidqa.families.problems import MODEL_BROKEN
+from vidqa.families.problems import MODEL_BROKEN, MODEL_UNSUPPORTED
 
+# Normalizers without patterns and replacement texts.
+NORMALIZERS = {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents"}
+MAX_PART_CHARS = 20_000  # characters of a pre-tokenizer or decoder; those of Qwen have less than 1,000
 NAMED = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
 
@@ -57,11 +61,36 @@ def load_tokens(folder: Path) -> tuple[Tokens, dict[str, Any]]:
 
 def _core(folder: Path) -> Tokenizer:
     path = folder / "tokenizer.json"
-    read_json(folder, "tokenizer.json")  # a missing or broken file is a problem of its own
+    _require_bounded(read_json(folder, "tokenizer.json"), path)
     try:
         return Tokenizer.from_file(str(path))
     except Exception as unknown:  # the library raises no narrower class
         raise MODEL_BROKEN.error(path, f"unsupported tokenizer: {unknown}") from unknown
+
+
+def _require_bounded(description: Mapping[str, Any], path: Path) -> None:
+    """Check that all steps which change a text are bounded: patterns and replacements of a normalizer would be applied
+    to every text, and could take minutes or enlarge it without limit."""
+    for step in _steps(description.get("normalizer"), "normalizers"):
+        if step.get("type") not in NORMALIZERS:
+            message = f"the normalizer {str(step.get('type'))[:60]!r} is not one of {', '.join(sorted(NORMALIZERS))}"
+            raise MODEL_UNSUPPORTED.error(path, message)
+    for part in ("pre_tokenizer", "decoder"):
+        if (size := len(json.dumps(description.get(part)))) > MAX_PART_CHARS:
+            raise MODEL_UNSUPPORTED.error(path, f"the {part} has {size} characters; the limit is {MAX_PART_CHARS}")
+
+
+def _steps(part: Any, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the steps of a part, which may be a sequence of them. Invalid steps are left to the library."""
+    parts = [part]
+    while parts:
+        step = parts.pop()
+        if not isinstance(step, dict):
+            continue
+        if step.get("type") == "Sequence" and isinstance(step.get(name), list):
+            parts += step[name]
+        else:
+            yield step
 
 
 def _add_missing(core: Tokenizer, folder: Path, config: Mapping[str, Any]) -> None:

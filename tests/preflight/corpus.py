@@ -326,7 +326,8 @@ def checkpoint(case: Case, **order: Any) -> None:
     folder = case.folder / "checkpoints" / "step_2"
     (folder / "policy").mkdir(parents=True)
     (folder / "policy" / ".metadata").touch()
-    (folder / "trainer.json").write_text(json.dumps({"step": 2, "order": order, "weights": {"lora": None}}))
+    facts = {"step": 2, "order": order, "weights": {"lora": None}, "spec": {}}
+    (folder / "trainer.json").write_text(json.dumps(facts))
     case.spec["train.resume"] = str(folder)
 
 

@@ -20,6 +20,7 @@ from vidqa.engine.loading.load import meta_model
 from vidqa.engine.training.resume import Start, trainer_facts
 from vidqa.planning.plan import load_sets
 from vidqa.planning.samples import evaluation_planner, training_planner
+from vidqa.preflight.report import preflight
 from vidqa.video.pool import DecodePool
 
 
@@ -117,6 +118,35 @@ def test_the_kpi_set_is_read_decoded_and_kept_apart(case: Case) -> None:
     (root / "annotations.json").write_text("[]")
     assert {p.code for p in case.look()} == {"DATA_EMPTY"}
     assert "kpi_gap_analysis" not in case.report("data").facts  # nothing is claimed about no answers
+
+
+def test_an_evaluation_on_what_its_model_has_learned_is_warned_of(case: Case) -> None:
+    """Also if an earlier training learned it, from whose export the last one began."""
+    for name, model, learned in (
+        ("first", case.shared_model, range(3)),
+        ("second", case.folder / "first/best", range(3, 4)),
+    ):
+        run = case.folder / name
+        shutil.copytree(case.shared_model, run / "safetensors/step_4")
+        (run / "best").symlink_to("safetensors/step_4")
+        (run / "train.json").write_text(json.dumps(records(learned)))
+        case.spec["policy.model_name_or_path"] = str(model)
+        case.spec["custom.train_dataset.annotation_path"] = str(run / "train.json")
+        (run / "spec.toml").write_text(specs.dump(specs.load(case.write(), "train")))
+
+    def warned(model: Path, evaluated: range) -> list[str]:
+        case.held = records(evaluated)
+        case.write()
+        path = case.evaluation(**{"model.model_name": str(model)})
+        report = preflight(path, platform="local", group="data")
+        check = next(check for check in report.checks if check.name == "new to the model")
+        assert check.status != "skipped" or model == case.shared_model
+        return [p.where for p in check.problems if (p.code, p.severity) == ("DATA_SPLIT_LEAK", "warning")]
+
+    first, second = (f"train of {case.folder / run} and evaluation" for run in ("first", "second"))
+    assert warned(case.folder / "second/best", range(4, 6)) == warned(case.shared_model, range(3)) == []
+    assert set(warned(case.folder / "second/best", range(2, 4))) == {first, second}
+    assert set(warned(case.folder / "first/safetensors/step_4", range(2, 4))) == {first}
 
 
 def test_two_sets_that_are_embedded_may_share_files(case: Case) -> None:

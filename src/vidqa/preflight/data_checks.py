@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
+from vidqa.core.actions import action_for
 from vidqa.core.files import write_json
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.data.record import Record
@@ -15,14 +20,16 @@ from vidqa.evaluation.answers import parse_expected
 from vidqa.evaluation.metrics import task_problems
 from vidqa.evaluation.problems import REWARD_FORMAT
 from vidqa.evaluation.rewards import Completion, Rewards, question_problems
+from vidqa.jobs.job_spec import model_names
 from vidqa.planning.pairs import pair_problems
-from vidqa.planning.plan import RecordSet
+from vidqa.planning.plan import RecordSet, read_record_sets
 from vidqa.preflight import media_probe
 from vidqa.preflight.inputs import Inputs, Skip
 from vidqa.preflight.problems import LABELS_UNBALANCED, SPLIT_LEAK
-from vidqa.spec import effective_batch
+from vidqa.spec import effective_batch, load_training
 from vidqa.spec.grpo_tables import reward_weights
-from vidqa.spec.models import EvaluateSpec, GrpoSpec
+from vidqa.spec.models import EvaluateSpec, GrpoSpec, TrainSpec
+from vidqa.spec.run_lookup import EXPORTS
 
 FEWEST_ANSWERS = 20  # of one kind; fewer are too few to judge balance
 MOST_OF_ONE = 0.9
@@ -66,6 +73,40 @@ def apart(inputs: Inputs, one: RecordSet, other: RecordSet) -> list[Problem]:
         if shared:
             problems.append(SPLIT_LEAK.at(where, f"{len(shared)} {text}{shown}", severity=severity))
     return problems
+
+
+def new_to_model(inputs: Inputs) -> list[Problem]:
+    """Warn of items of an evaluation from which its model has learned, in trainings on this machine."""
+    trainings = _trainings_of(model_names(inputs.spec).values())
+    sets = [part for run, training in trainings.items() for part in _learned(inputs, run, training)]
+    if not sets:
+        raise Skip("no training set of the model is known on this machine")
+    problems = [problem for learned in sets for part in inputs.sets for problem in apart(inputs, learned, part)]
+    return [replace(problem, severity="warning") for problem in problems]
+
+
+def _trainings_of(models: Iterable[str]) -> dict[Path, TrainSpec]:
+    """The run folders and specs of the trainings whose exports are these models, then of those whose exports they began
+    with. Runs without a readable spec are left out."""
+    trainings: dict[Path, TrainSpec] = {}
+    models = list(models)
+    for model in models:
+        export = Path(os.path.realpath(os.path.expanduser(model)))
+        run = export.parent.parent
+        if export.parent.name != EXPORTS or run in trainings:
+            continue
+        with suppress(ProblemError):
+            trainings[run] = training = load_training(run / "spec.toml")
+            adapter = training.policy.lora.lora_path if training.policy.lora else None
+            models += [*model_names(training).values(), *([adapter] if adapter else [])]
+    return trainings
+
+
+def _learned(inputs: Inputs, run: Path, training: TrainSpec) -> list[RecordSet]:
+    """The readable records from which a training learned."""
+    names = {data.name for data in action_for(training).data if data.is_trained_on}
+    parts = read_record_sets(training, lambda source: inputs.read_set(replace(source, keep_missing=True)))
+    return [replace(part, name=f"{part.name} of {run}") for part in parts if part.name in names and part.records]
 
 
 def answers(inputs: Inputs) -> list[Problem]:

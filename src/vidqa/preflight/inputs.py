@@ -231,7 +231,7 @@ class Inputs:
     @once
     def annotations(self) -> list[RecordSet]:
         """The sets that the run will read."""
-        return read_record_sets(self.spec, self._read)
+        return read_record_sets(self.spec, self.read_set)
 
     @once
     def kpi(self) -> RecordSet | None:
@@ -240,15 +240,15 @@ class Inputs:
             return None
         if self.evaluation is not None:
             (source,) = sources(self.evaluation)
-            return self._read(replace(source, name="kpi"))
+            return self.read_set(replace(source, name="kpi"))
         if self.kpi_root is None:
             return None
         # As in the DEFT loop's evaluation: media beside the annotations, or at absolute paths.
         file = annotations_in_folder(self.kpi_root)
         media = str(self.kpi_root) if file else ""
-        return self._read(SetSource("kpi", str(file or self.kpi_root), media))
+        return self.read_set(SetSource("kpi", str(file or self.kpi_root), media))
 
-    def _read(self, source: SetSource) -> RecordSet:
+    def read_set(self, source: SetSource) -> RecordSet:
         """Read a set of records, also if its media are only on the cluster or on the machine of the job."""
         self.require_visible(source.annotation_path)
         if not site.is_unseen(self.site, source.media_path):

@@ -5,7 +5,8 @@ from vidqa.core.problem import Code, Exit
 SPLIT_LEAK = Code(
     "DATA_SPLIT_LEAK",
     "A video or image, or a copy of it under another name, is in the training set and in a validation or evaluation "
-    "set, so the score is too high. As a warning: records of two sets have the same id.",
+    "set, so the score is too high. As a warning: records of two sets have the same id, or an evaluation has "
+    "records from which its model has learned.",
     "Remove the records of these files from one of the two sets, or split one set with python scripts/split_dataset.py "
     "(a validation set also with train.train_policy.dataset.test_size). Give different records different ids.",
 )

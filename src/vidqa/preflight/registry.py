@@ -101,6 +101,7 @@ CHECKS = (
 ANSWERING = (
     Check("model", "models of metrics", answering_checks.metric_folders, ("spec",)),
     Check("spec", "scoring function", answering_checks.scoring_function, ("spec",)),
+    Check("data", "new to the model", data_checks.new_to_model, ("sets",), NEVER),
 )
 EMBEDDING = (Check("model", "text model", answering_checks.text_model, ("spec",)),)
 QUANTIZING = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,19 @@ def test_events_come_back_as_they_were_written(tmp_path: Path) -> None:
     again = Journal(tmp_path / "log.jsonl")
     assert again.events == log.events and again.torn is None
     assert [each["seq"] for each in again.events] == [1, 2, 3]
+
+
+def test_a_log_with_the_keys_of_an_earlier_state_is_continued(loop: Loop) -> None:
+    path, check, lines = loop.folder / LOG, "", list[str]()
+    for event in loop.log.events[:-1]:
+        kept = {key: value for key, value in event.items() if key not in ("seq", "time")}
+        line = {"number": event["seq"], "at": event["time"], **kept}
+        text = f"{check}\n{json.dumps(line, sort_keys=True, ensure_ascii=False)}"
+        check = hashlib.sha256(text.encode()).hexdigest()[:16]
+        lines.append(json.dumps({**line, "check": check}, ensure_ascii=False) + "\n")
+    path.write_text("".join(lines), encoding="utf-8")
+    again = Loop(loop.folder)
+    assert to_the_end(again).rule == "rounds" and Loop(loop.folder).state == loop.state
 
 
 def test_a_torn_last_line_is_dropped_named_and_written_over(loop: Loop) -> None:

@@ -92,8 +92,9 @@ class Journal:
     def _take(self, number: int, event: Any) -> None:
         if not isinstance(event, dict) or not isinstance(event.get("event"), str):
             raise self.broken(number, "it is not an event")
-        if event.get("seq") != number or event["seq"] is True:
-            raise self.broken(number, f"its number is {event.get('seq')}: lines are missing or doubled")
+        written = event.get("seq", event.get("number"))  # `number` in logs of loops that earlier states wrote
+        if written != number or written is True:
+            raise self.broken(number, f"its number is {written}: lines are missing or doubled")
         check = event.pop("check", None)
         if check != _check_of(self._check, event) and (check is not None or self._check):
             raise self.broken(number, "it has changed since it was written: its checksum differs")

@@ -15,7 +15,7 @@ from vidqa.core import files
 from vidqa.core.environment import cache_folder
 from vidqa.core.files import content_hash
 from vidqa.gaps.deft.state import fingerprint
-from vidqa.planning.resume_compat import weights_hash
+from vidqa.planning.resume_compat import _earlier_weights_hash, compare, same_weights, weights_hash
 
 MIB = 1 << 20
 
@@ -42,9 +42,19 @@ def test_two_fine_tunes_that_differ_in_the_middle_are_told_apart(tmp_path: Path)
     before, on_base = weights_hash(folder), weights_hash(folder, base)
     assert before == weights_hash(base) and before != on_base
     change_the_middle(folder / "model.safetensors")
-    assert weights_hash(folder) != before
+    assert weights_hash(folder) != before and _earlier_weights_hash(folder, None) == _earlier_weights_hash(base, None)
     change_the_middle(base / "model.safetensors")
     assert weights_hash(folder, base) != on_base and weights_hash(folder) == weights_hash(base)
+
+
+def test_records_of_earlier_versions_still_name_their_weights(tmp_path: Path) -> None:
+    folder = model(tmp_path / "model")
+    earlier = {"base_model": _earlier_weights_hash(folder, None), "lora": None}
+    assert same_weights(earlier["base_model"], folder) and not same_weights("0" * 64, folder)
+    now = {"weights": {"base_model": weights_hash(folder), "lora": None}, "spec": {}}
+    for facts, is_other in ((earlier, False), ({**earlier, "base_model": "0" * 64}, True), ({"lora": None}, True)):
+        refused, _ = compare(tmp_path, {"weights": facts, "spec": {}}, now, folder, [])
+        assert bool(refused) is is_other
 
 
 def test_the_hash_of_a_large_file_is_kept_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

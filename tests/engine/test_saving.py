@@ -304,6 +304,15 @@ def test_the_best_is_found_again_from_what_lies_there(tmp_path: Path) -> None:
     assert (best_of(run, 9).name, best_of(run, 9).metric) == ("step_5", "val/accuracy")
 
 
+def test_best_json_of_an_earlier_version_counts(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    made_exports(run, step_1={}, step_2={})
+    (run.exports / "step_1/export.json").write_text(json.dumps({"step": 1, "trainer_loss": 2.0}))
+    best = {"metric": "val/avg_loss", "value": 6.7, "step": 1, "name": "step_1", "avg_loss": 6.7}
+    (tmp_path / "best.json").write_text(json.dumps(best))
+    assert vars(best_of(run, 2)) == best
+
+
 def test_a_run_takes_over_the_best_of_the_run_that_it_goes_on_from(tmp_path: Path) -> None:
     parent, run = RunFolder(tmp_path / "parent"), RunFolder(tmp_path / "run")
     made_exports(parent, step_2={"val/avg_loss": 0.7}, step_4={"val/avg_loss": 0.8}, step_8={"val/avg_loss": 0.1})

@@ -92,6 +92,11 @@ def test_one_broken_question_of_one_video_rolls_no_round_back_and_is_said() -> N
     assert verdict(compared({**DOOR, "p_corrected": 0.2}), 3, POINTS) == verdict(compared(), 3, POINTS)
 
 
+def test_a_comparison_of_an_earlier_version_is_read() -> None:
+    older = {**BETTER, "verdict": "not told apart", "whole": WHOLE, "slices": []}
+    assert ComparisonTable.model_validate(older).verdict == "no significant difference"
+
+
 def test_the_fewest_videos_that_can_prove_a_fall_are_those_of_which_all_have_fallen() -> None:
     for kinds, fewest in ((1, 6), (8, 9), (20, 10)):
         for videos in (fewest - 1, fewest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import shutil
 from collections.abc import Callable, Iterator
@@ -211,6 +212,28 @@ def test_the_launches_of_an_output_folder_are_counted_without_their_records(
     monkeypatch.setenv("VIDQA_STATE_DIR", str(tmp_path / "another state"))
     back = ended(write_spec("killed"), new_run=True)
     assert ended(write_spec("killed", more="resume = true")).run_dir == back.run_dir != jumped.run_dir
+
+
+def test_what_an_earlier_version_left_comes_before_all_that_is_counted(
+    over_at_once: None, write_spec: WriteSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records and run folders have no sequence, and its records no folder."""
+    monkeypatch.chdir(tmp_path)
+    older = []
+    for days in (60, 30):  # of two, the one whose time is later
+        with clock_ahead(days):
+            older.append(ended(write_spec("killed"), new_run=True))
+    for record in older:
+        for path in (job_store.record_file(record.job_id), Path(record.run_dir) / "run.json"):
+            kept = json.loads(path.read_text())
+            path.write_text(json.dumps({key: kept[key] for key in kept if key not in ("sequence", "folder")}))
+    assert ask("status", "latest")["data"]["job_id"] == older[0].job_id
+    assert ended(write_spec("killed", more="resume = true")).run_dir == older[0].run_dir
+    new = ended(write_spec("killed"), new_run=True)
+    assert ask("status", "latest")["data"]["job_id"] == new.job_id
+    assert ended(write_spec("killed", more="resume = true")).run_dir == new.run_dir
+    monkeypatch.chdir("/")  # below which everything lies
+    assert ask("status", "latest")["data"]["job_id"] == older[0].job_id
 
 
 def test_a_job_whose_record_cannot_be_kept_does_not_run_on(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from vidqa.planning.resume_compat import changes, compare, weights_facts
@@ -47,7 +49,7 @@ def test_initial_adapter_values_matter_only_for_the_reference_of_dpo(objective: 
     ],
 )
 def test_patterns_are_what_they_give_each_adapted_module(
-    pattern: str, before: dict[str, int], now: dict[str, int] | None, is_change: bool
+    pattern: str, before: dict[str, int], now: dict[str, int] | None, is_change: bool, tmp_path: Path
 ) -> None:
     names = [
         f"model.layers.{layer}.q_proj.{matrix}.default.weight" for layer in (0, 1) for matrix in ("lora_A", "lora_B")
@@ -55,5 +57,5 @@ def test_patterns_are_what_they_give_each_adapted_module(
     facts = [
         {"weights": {"lora": {"r": 2, "lora_alpha": 2.0, pattern: patterns}}, "spec": {}} for patterns in (before, now)
     ]
-    refused, _ = compare(*facts, names)
+    refused, _ = compare(tmp_path, *facts, tmp_path, names)
     assert bool(refused) is is_change

@@ -177,10 +177,16 @@ def test_rules_of_evaluation(eval_data: Layer) -> None:
 
 
 def test_vllm_is_refused_with_what_to_do_instead(eval_data: Layer) -> None:
-    with pytest.raises(ProblemError) as refused:
-        resolve("evaluate", [eval_data, Layer("x", {"evaluation.generator": "vllm"})])
-    (problem,) = refused.value.problems
-    assert 'set evaluation.generator to one of "transformers", "native"' in problem.remedy
+    """The empty key is what earlier versions wrote into every spec."""
+    for table, remedy in (
+        ({"evaluation.generator": "vllm"}, 'set evaluation.generator to one of "transformers", "native"'),
+        ({"engine": {"vllm": {"python": "/opt/vllm/bin/python"}}}, "references/serving.md"),
+    ):
+        with pytest.raises(ProblemError) as refused:
+            resolve("evaluate", [eval_data, Layer("x", table)])
+        (problem,) = refused.value.problems
+        assert remedy in problem.remedy
+    assert found("evaluate", eval_data, Layer("x", {"engine": {"vllm": {"python": ""}}})) == {}
 
 
 def test_a_folder_that_looks_like_an_id_is_a_folder(

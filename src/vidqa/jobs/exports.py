@@ -23,7 +23,7 @@ from vidqa.families import require_plain_weights
 from vidqa.families.published import license_of
 from vidqa.jobs import records
 from vidqa.jobs.problems import EXPORT_UNPROVED, NO_EXPORT
-from vidqa.planning.resume_compat import weights_hash
+from vidqa.planning.resume_compat import same_weights, weights_hash
 from vidqa.spec import load_training
 from vidqa.spec.models import TrainSpec
 from vidqa.spec.run_lookup import ADAPTER, EXPORTS, find_export, run_folder_of
@@ -50,6 +50,10 @@ class ExportSource:
     def sha256(self) -> str:
         """Hash of the weights, as in the recipe of an evaluation."""
         return weights_hash(self.export, self.base if self.is_adapter else None)
+
+    def is_of(self, recorded: str) -> bool:
+        """Whether a hash in a recipe is that of these weights."""
+        return same_weights(recorded, self.export, self.base if self.is_adapter else None)
 
 
 def find(named: str, which: str | None = None) -> ExportSource:
@@ -95,7 +99,7 @@ def _latest() -> Path:
     here = Path.cwd()
     for record in records.scan()[0]:
         run = Path(record.run_dir)
-        if record.folder == str(here) and (run / EXPORTS).is_dir():
+        if record.is_of(here) and (run / EXPORTS).is_dir():
             return run_folder_of(run)
     raise NO_EXPORT.error("latest", f"no job launched from {here} has exports", "Name a run folder.")
 

@@ -20,7 +20,7 @@ from vidqa.evaluation.results import compare_recipes
 from vidqa.evaluation.text import as_text
 from vidqa.jobs import records
 from vidqa.jobs.exports import ExportSource, Origin
-from vidqa.planning.resume_compat import weights_hash
+from vidqa.planning.resume_compat import same_weights
 from vidqa.spec import effective_batch, steps_per_epoch
 from vidqa.spec.grpo_tables import reward_weights
 from vidqa.spec.models import GrpoSpec
@@ -41,7 +41,7 @@ class Evaluation:
 
     @property
     def weights(self) -> str:
-        return str(value_in(self.recipe, "model.sha256") or "")
+        return str(value_in(self.recipe, "model.sha256") or value_in(self.recipe, "model.sha256_sampled") or "")
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ def scores_of(source: ExportSource, out: Path) -> list[Scores]:
     evaluations = sorted(
         _evaluations(source), key=lambda evaluation: (evaluation.folder / METRICS).stat().st_mtime, reverse=True
     )
-    base_weights, weights = weights_hash(source.base), (source.sha256, weights_hash(out))
-    bases = [evaluation for evaluation in evaluations if evaluation.weights == base_weights]
+    bases = [evaluation for evaluation in evaluations if same_weights(evaluation.weights, source.base)]
     scores: list[Scores] = []
     for evaluation in evaluations:
         same = any(not compare_recipes(evaluation.recipe, other.export.recipe) for other in scores)
-        if evaluation.weights in weights and not same:
+        own = source.is_of(evaluation.weights) or same_weights(evaluation.weights, out)
+        if own and not same:
             base = next((other for other in bases if not compare_recipes(evaluation.recipe, other.recipe)), None)
             scores.append(Scores(evaluation, base))
     return sorted(scores, key=lambda evaluation: (evaluation.export.name, str(evaluation.export.folder)))

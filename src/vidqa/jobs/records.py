@@ -35,9 +35,9 @@ class JobRecord(Submitted):
     """The record of a job. `inputs_fingerprint` covers data and model. A resumed run appends to its log. `failure` is
     {"class", "evidence"} of a failed job; `retry_of` is the job that this one retries; `preflight` the kind of check
     before it. `requested_gpus` are those of --gpus, which a retry repeats; None without the option. `folder` is the
-    working folder of the launch, and `sequence` numbers the launches independently of the clock. `spans` are [since,
-    until] of each span in which a job on a platform with a queue was observed running; `until` is empty for an open
-    span."""
+    working folder of the launch, and `sequence` numbers the launches independently of the clock; records of earlier
+    versions have none of the three. `spans` are [since, until] of each span in which a job on a platform with a queue
+    was observed running; `until` is empty for an open span."""
 
     platform: str
     action: str
@@ -60,6 +60,13 @@ class JobRecord(Submitted):
     failure: Failure | None = None
     spans: tuple[tuple[str, str], ...] = ()
     schema_version: int = SCHEMA_VERSION
+
+    def is_of(self, folder: Path) -> bool:
+        """Whether it was launched from this folder; records of an earlier version have only the spec and the output
+        folder."""
+        if self.folder:
+            return self.folder == str(folder)
+        return any(Path(path).is_relative_to(folder) for path in (self.spec, self.output_dir))
 
 
 def write(record: JobRecord) -> JobRecord:

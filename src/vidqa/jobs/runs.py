@@ -26,7 +26,8 @@ def new_name(fingerprint: str, used_names: set[str]) -> str:
 
 
 def newest_run(output_dir: Path, **values: str) -> Path | None:
-    """The last launched run in `output_dir` whose run.json has these values."""
+    """The last launched run in `output_dir` whose run.json has these values. Runs of earlier versions have no launch
+    number: they come first, ordered by name, which begins with the time."""
     fit = [(_sequence(run), folder.name) for folder, run in _runs(output_dir) if values.items() <= run.items()]
     return output_dir / max(fit)[1] if fit else None
 

@@ -124,7 +124,7 @@ def latest() -> tuple[JobRecord, list[Problem]]:
     """The last launched job from the working folder, as observed now, and a warning for each unreadable record. Raises
     JOB_NOT_FOUND, which names the last job of another folder."""
     here, (newest_first, problems) = Path.cwd(), records.scan()
-    of_here = next((record for record in newest_first if record.folder == str(here)), None)
+    of_here = next((record for record in newest_first if record.is_of(here)), None)
     if of_here:
         return observe(of_here), problems
     message, advice = f"no job was launched from {here}", "launch one: python scripts/launch.py --help"

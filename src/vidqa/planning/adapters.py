@@ -15,7 +15,7 @@ from vidqa.families.model_files import ConfigTable, parse, read_json
 from vidqa.families.problems import ADAPTER_MISMATCH, MODEL_BROKEN, MODEL_UNSUPPORTED
 from vidqa.families.weights import read_header
 from vidqa.planning.budget.params import ADAPTER
-from vidqa.planning.resume_compat import weights_hash
+from vidqa.planning.resume_compat import same_weights
 from vidqa.spec.adapter_keys import PRECISION
 from vidqa.spec.run_lookup import ADAPTER as CONFIG
 
@@ -103,7 +103,7 @@ def base_problems(folder: Path, base: Path) -> list[Problem]:
     of other programs do not record them."""
     facts = read_object(folder / EXPORT).get("weights")
     recorded = facts.get("base_model") if isinstance(facts, dict) else None
-    if not recorded or recorded == weights_hash(base):
+    if not recorded or same_weights(recorded, base):
         return []
     message = f"it was trained on weights with the hash {str(recorded)[:12]}, which {base} does not have"
     return [ADAPTER_MISMATCH.at(folder, message)]

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from vidqa.core.actions import action_for
-from vidqa.core.files import content_hash
+from vidqa.core.files import content_hash, ends_of
+from vidqa.core.problem import ProblemError
 from vidqa.planning.budget.params import value_of
 from vidqa.planning.pairs import learns_pairs
 from vidqa.planning.samples import Sample
-from vidqa.spec import effective_batch
+from vidqa.spec import effective_batch, load_training
 from vidqa.spec.keys import flat, leaves
 from vidqa.spec.models import TrainSpec
 
@@ -81,15 +82,21 @@ def weights_facts(
 
 
 def compare(
-    before: Mapping[str, Any], now: Mapping[str, Any], parameters: Iterable[str]
+    checkpoint: Path, before: Mapping[str, Any], now: Mapping[str, Any], model_dir: Path, parameters: Iterable[str]
 ) -> tuple[list[str], list[str]]:
-    """Compare the facts of a checkpoint (`before`) with those of the run that resumes (`now`) from a base model with
-    `parameters` of these names. `now` may lack a part that is not known yet. Returns (changes that forbid resuming,
-    other changes that affect learning), as text."""
+    """Compare the facts of a checkpoint (`before`) with those of the run that resumes (`now`) from the base model in
+    `model_dir`, which has `parameters` of these names. `now` may lack a part that is not known yet. Returns (changes
+    that forbid resuming, other changes that affect learning), as text."""
+    weights = before.get("weights", {})
+    if (recorded_hash := weights.get("base_model")) and same_weights(recorded_hash, model_dir):
+        before = {**before, "weights": {**weights, "base_model": weights_hash(model_dir)}}
     adapted = {name.partition(".lora_")[0] for name in parameters if ".lora_" in name}
     parts = {part: title for part, title in FIXED_PARTS.items() if part in now}
     refused = {title: changes(before.get(part, {}), now[part], adapted) for part, title in parts.items()}
-    refused["the input of a sample"], differences = spec_changes(before.get("spec", {}), now["spec"])
+    recorded = _recorded_spec(checkpoint, before)
+    differences = ["unknown: the checkpoint does not say with which spec it was trained"]
+    if recorded is not None:
+        refused["the input of a sample"], differences = spec_changes(recorded, now["spec"])
     return [f"{title} would change: {', '.join(changed)}" for title, changed in refused.items() if changed], differences
 
 
@@ -143,10 +150,43 @@ def spec_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[lis
     return refused, learned
 
 
+def _recorded_spec(checkpoint: Path, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The `spec_facts` of a checkpoint. A checkpoint of an earlier version has none: then those of the spec in its run
+    folder, or None if there is no readable one."""
+    recorded = facts.get("spec")
+    if isinstance(recorded, dict):
+        return recorded
+    spec_path = checkpoint.parent.parent / "spec.toml"
+    try:
+        return spec_facts(load_training(spec_path)) if spec_path.is_file() else None
+    except ProblemError:
+        return None
+
+
 def weights_hash(folder: Path, base: Path | None = None) -> str:
     """SHA-256, in hex, over names and contents of the safetensors files of a model folder; for an adapter also over
     those of its `base`. Raises OSError."""
-    paths = sorted(path for model in (folder, base) if model for path in model.glob("*.safetensors"))
+    paths = _weight_files(folder, base)
     with ThreadPoolExecutor(4) as threads:
         hashes = list(zip((path.name for path in paths), threads.map(content_hash, paths), strict=True))
     return hashlib.sha256(repr(hashes).encode()).hexdigest()
+
+
+def same_weights(recorded: object, folder: Path, base: Path | None = None) -> bool:
+    """Whether `recorded`, a hash from a run or checkpoint, matches a folder's weights, by the current `weights_hash` or
+    by that of earlier versions. Raises OSError."""
+    return recorded in (weights_hash(folder, base), _earlier_weights_hash(folder, base))
+
+
+def _weight_files(folder: Path, base: Path | None) -> list[Path]:
+    return sorted(path for model in (folder, base) if model for path in model.glob("*.safetensors"))
+
+
+def _earlier_weights_hash(folder: Path, base: Path | None) -> str:
+    """The hash of versions that read only the size, the beginning and the end of every file."""
+    digest = hashlib.sha256()
+    for path in _weight_files(folder, base):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} ".encode())
+        digest.update(ends_of(path, size))
+    return digest.hexdigest()

@@ -103,7 +103,7 @@ def resume_target(inputs: Inputs) -> list[Problem]:
     inputs.require_visible(folder)
     try:
         before = read_checkpoint(folder)
-        if not all(isinstance(before.get(part), dict) for part in (*resume_compat.FIXED_PARTS, "spec")):
+        if not all(isinstance(before.get(part), dict) for part in resume_compat.FIXED_PARTS):
             raise ValueError(f"{TRAINER} is not of this engine")
     except ValueError as missing:
         raise RESUME_NO_CHECKPOINT.error(folder, f"no complete checkpoint here: {missing}") from missing
@@ -114,7 +114,7 @@ def resume_target(inputs: Inputs) -> list[Problem]:
     except ProblemError as missing:
         unknown = missing.problems[0].code
     names = (parameter.name for parameter in inputs.parameters(train_spec))
-    refused, _ = resume_compat.compare(before, now, names)
+    refused, _ = resume_compat.compare(folder, before, now, inputs.model_folder, names)
     if unknown and not refused:
         raise Skip(f"the data cannot be compared: {unknown}")
     return [RESUME_MISMATCH.at(folder, change) for change in refused]

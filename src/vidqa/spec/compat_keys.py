@@ -188,6 +188,9 @@ NO_SPECS = {
     "parent_job_id": ("a workflow, not of a spec", "give it to scripts/build_spec.py: --parent-job-id JOB"),
     "automl_policy": ("a workflow, not of a spec", "give it to scripts/route_train.py: --automl auto, on or off"),
 }
+# Keys of earlier versions, with the default that these wrote, which is ignored, and the remedy for other values.
+_VLLM = "remove it; vLLM's own server answers with an exported folder, see references/serving.md"
+REMOVED: dict[str, tuple[object, str]] = {"engine.vllm.python": ("", _VLLM)}
 # Tables and keys of cosmos-rl's own processes.
 OF_THEIR_PROCESSES = ("profiler", "controller_execution_id")
 # Tables and keys that only cosmos-rl's reinforcement learning reads, except the keys of a GRPO spec.

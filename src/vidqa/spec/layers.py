@@ -21,7 +21,7 @@ from vidqa.core.actions import ACTION
 from vidqa.core.files import open_plain, value_in
 from vidqa.core.problem import Problem, ProblemError
 from vidqa.spec._field import Table
-from vidqa.spec.compat_keys import NO_SPECS, OF_THEIR_PROCESSES, RENAMED
+from vidqa.spec.compat_keys import NO_SPECS, OF_THEIR_PROCESSES, REMOVED, RENAMED
 from vidqa.spec.keys import leaves, nearest, reinforcement_keys, table_of
 from vidqa.spec.problems import FILE, NO_EFFECT, UNKNOWN_KEY, VALUE
 
@@ -203,7 +203,11 @@ def _unknown_key(action: str, layer: Layer, path: str, value: Any) -> Iterator[t
     moved = RENAMED.get(path)
     if moved is not None and moved in leaves(action):
         yield from _place(action, layer, actions.action(action).spec_model, moved, value, "")
-    elif isinstance(value, dict) and value and any(name.startswith(f"{path}.") for name in RENAMED):
+    elif path in REMOVED:
+        default, remedy = REMOVED[path]
+        if value != default:
+            yield UNKNOWN_KEY.at(place(layer, path), f"{path} is a key of an earlier version", remedy)
+    elif isinstance(value, dict) and value and any(name.startswith(f"{path}.") for name in (*RENAMED, *REMOVED)):
         for key, part in value.items():
             yield from _unknown_key(action, layer, f"{path}.{key}", part)
     else:

@@ -33,7 +33,7 @@ from vidqa.engine.problems import ENGINE_OUT_OF_MEMORY, ENGINE_PROOF_SAMPLE, unw
 from vidqa.families.problems import MODEL_BROKEN
 from vidqa.planning.adapters import base_precision
 from vidqa.planning.plan import sources
-from vidqa.planning.resume_compat import weights_hash
+from vidqa.planning.resume_compat import same_weights, weights_hash
 from vidqa.planning.samples import Planner, Sample, training_planner, validation_mode
 from vidqa.spec import load_training
 from vidqa.spec.models import TrainSpec
@@ -105,7 +105,8 @@ def _losses_on_bases(
 
 def _require_same_base(base: Path, facts: dict[str, Any]) -> None:
     trained_on = facts.get("weights", {}).get("base_model")
-    if trained_on and trained_on != (now := weights_hash(base)):
+    if trained_on and not same_weights(trained_on, base):
+        now = weights_hash(base)
         message = f"its weights are not the initial weights of the run ({now[:12]} instead of {trained_on[:12]})"
         raise MODEL_BROKEN.error(base, message, "Restore the base model of the run in that folder.")
 

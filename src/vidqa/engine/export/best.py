@@ -33,15 +33,15 @@ def best_of(run: RunFolder, upto: int) -> Best | None:
     of equal exports the earlier. If none was measured, the newest up to the step `upto`: later ones are of an attempt
     that was abandoned when this run resumed from an earlier step."""
     facts_by_export = {path: read_object(path / EXPORT) for path in run.complete(run.exports, EXPORT)}
-    if best := _best_measured(facts_by_export):
+    if best := _best_measured(run, facts_by_export):
         return best
     reached = [path for path, facts in facts_by_export.items() if facts["step"] <= upto]
     return Best("latest", None, facts_by_export[reached[-1]]["step"], reached[-1].name) if reached else None
 
 
-def _best_measured(facts_by_export: dict[Path, dict[str, Any]]) -> Best | None:
+def _best_measured(run: RunFolder, facts_by_export: dict[Path, dict[str, Any]]) -> Best | None:
     """The best measured export among exports and their facts."""
-    measured = {path: values for path, facts in facts_by_export.items() if (values := _measured(facts))}
+    measured = {path: values for path, facts in facts_by_export.items() if (values := _measured(run, path, facts))}
     common = set.intersection(*map(set, measured.values())) if measured else set()
     metric = next((name for name in (ACCURACY, REWARD, LOSS) if name in common), None)
     if metric is None:  # none was measured, or supervised and reinforcement exports share a folder
@@ -57,9 +57,15 @@ def _rank(metric: str, values: dict[str, float]) -> tuple[float, float, float]:
     return accuracy, values.get(REWARD, 0.0), -values.get(LOSS, 0.0)
 
 
-def _measured(facts: dict[str, Any]) -> dict[str, float]:
-    """The validation values in the facts of an export."""
-    numbers = {key: value for key, value in (facts.get("measured") or {}).items() if isinstance(value, (int, float))}
+def _measured(run: RunFolder, export: Path, facts: dict[str, Any]) -> dict[str, float]:
+    """The validation values of an export. Exports of earlier versions do not store them; for the best one best.json
+    does."""
+    values = facts.get("measured")
+    if values is None:
+        best = read_object(run.path / "best.json")
+        if best.get("name") == export.name and best.get("step") == facts["step"]:
+            values = {LOSS: best.get("avg_loss"), best.get("metric"): best.get("value")}
+    numbers = {key: value for key, value in (values or {}).items() if isinstance(value, (int, float))}
     return numbers if LOSS in numbers or REWARD in numbers else {}
 
 
@@ -80,14 +86,14 @@ def adopt_best(run: RunFolder, parent: Path, upto: int) -> None:
     if parent.resolve() == run.path.resolve() or not theirs.exports.is_dir():
         return
     facts_by_export = {path: read_object(path / EXPORT) for path in theirs.complete(theirs.exports, EXPORT)}
-    best = _best_measured({path: facts for path, facts in facts_by_export.items() if facts["step"] <= upto})
+    best = _best_measured(theirs, {path: facts for path, facts in facts_by_export.items() if facts["step"] <= upto})
     if best is None or (run.exports / best.name).exists():
         return
     folder = run.begin(run.exports, best.name)
     for path in (theirs.exports / best.name).iterdir():
         link_or_copy(path, folder / path.name)
     facts = read_object(folder / EXPORT)
-    values = _measured(facts)
+    values = _measured(theirs, theirs.exports / best.name, facts)
     write_json(folder / EXPORT, {**facts, "measured": values, "adopted_from": str(parent)})
     run.publish(folder)
     note(f"the best so far is {best.name} of {parent}: {best.metric} {best.value:.4f}")

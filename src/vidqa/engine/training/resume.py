@@ -71,8 +71,8 @@ def resume(start: Start, run: RunFolder, facts: dict[str, Any], model: Any, opti
     """Load the state of `start` into model and optimizer, and report changed settings. Raises RESUME_MISMATCH."""
     differences: list[str] = []
     if start.folder:
-        names = (name for name, _ in model.named_parameters())
-        refused, differences = compare(start.trainer, facts, names)
+        names, base = (name for name, _ in model.named_parameters()), Path(facts["spec"]["policy.model_name_or_path"])
+        refused, differences = compare(start.folder, start.trainer, facts, base, names)
         if refused:
             raise RESUME_MISMATCH.error(start.folder, "; ".join(refused))
         # A step of reinforcement learning may have several optimizer updates.

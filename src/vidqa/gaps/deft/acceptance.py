@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, field_validator
 
 from vidqa.core.cli import command
 from vidqa.core.files import parse_json
@@ -61,12 +61,17 @@ class Changed(Table):
 
 
 class ComparisonTable(Table):
-    """The content of comparison.json."""
+    """The content of comparison.json. Earlier versions wrote "not told apart"."""
 
     verdict: Literal["better", "worse", "no significant difference"]
     whole: Whole
     slices: list[Slice]
     samples: Changed
+
+    @field_validator("verdict", mode="before")
+    @classmethod
+    def _present_verdict(cls, verdict: object) -> object:
+        return "no significant difference" if verdict == "not told apart" else verdict
 
 
 class Suspect(Table):

@@ -289,17 +289,17 @@ def _evaluated_with(trained: JobRecord) -> dict[str, Any]:
 
     measure, jobs = actions.action(actions.action(trained.action).evaluated_by), records.scan()[0]
     keys = {action.name: [data.annotations for data in action.data if data.is_trained_on] for action in actions.every()}
-    specs = {job.job_id: job.run.read_spec()[0] for job in jobs}
-    learned = [value_in(specs[job.job_id], key) for job in jobs for key in keys.get(job.action, ())]
+    learned = [value_in(job.run.read_spec()[0], key) for job in jobs for key in keys.get(job.action, ())]
     model_keys = (key for model in measure.models for key in (model.name, model.only_with))
     inherited = {*SAME_IN_BOTH, *model_keys, measure.resuming.key if measure.resuming else ""}
     defaults = {key: value for key, value in flat(measure.spec_model()).items() if key not in inherited}
     for job in jobs:
         # A link such as RUN/best names the same model as the export that it leads to.
-        is_base = os.path.realpath(job.model) == os.path.realpath(trained.model)
-        annotations = value_in(specs[job.job_id], "dataset.annotation_path")
-        if job.action == measure.name and is_base and annotations not in (None, *learned):
-            values = {key: value_in(specs[job.job_id], key) for key in defaults}
+        if job.action != measure.name or os.path.realpath(job.model) != os.path.realpath(trained.model):
+            continue
+        spec = job.run.read_spec()[0]
+        if value_in(spec, "dataset.annotation_path") not in (None, *learned):
+            values = {key: value_in(spec, key) for key in defaults}
             return {key: value for key, value in values.items() if value not in (None, defaults[key])}
     return {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -179,7 +180,7 @@ class _Analysis:
                 return
             annotation = self.annotations.rows[row]
             video, question = annotation.video, question or annotation.question
-            if video != video_id and Path(video_id).is_file() and not (is_remote(video) or Path(video).exists()):
+            if video != video_id and os.path.isfile(video_id) and not (is_remote(video) or os.path.exists(video)):
                 self.remarks.add(GAPS_ANNOTATIONS, where, NO_VIDEO)
             sample_id, kind = sample_id or annotation.id, kind or annotation.kind
             truth = annotation.answer
